@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from etl.providers.local.einvoices.rendering import COLUMNS, TOTALS, inside
+from etl.providers.local.einvoices.rendering import COLUMNS, TOTALS, value_at
 
 MODE = "einvoice"
 MAX_ROWS = 200  # of a table; the JSON tree has all rows
@@ -89,7 +89,7 @@ def build(provenance: dict[str, Any], data: dict[str, Any]) -> InvoiceView:
 
 
 def pairs(names: dict[str, str], data: dict[str, Any]) -> list[tuple[str, Any]]:
-    return [(title, value) for member, title in names.items() if (value := inside(data, member))]
+    return [(title, value) for member, title in names.items() if (value := value_at(data, member))]
 
 
 def table(title: str, names: dict[str, str], items: list[dict[str, Any]]) -> Table:

@@ -20,7 +20,7 @@ from etl.models import Task
 from etl.pages import invoices, sheets, tree
 from etl.pages.base import DocumentsPage, TaskPage, visible, visible_state
 from etl.pipeline import artifacts
-from etl.providers.base import UNSURE
+from etl.providers.base import LOW_CONFIDENCE
 from etl.runstate import RunState
 
 NUMBER = re.compile(r"[0-9]{1,7}")  # of a page or a piece
@@ -93,7 +93,7 @@ def confidences(state: RunState) -> dict[int, dict[str, Any]]:
         return {}  # show the text without confidences
     pages = stored.facts["pages"] if stored else []
     return {
-        page["number"]: {"percent": round(page["confidence"] * 100), "is_low": page["confidence"] < UNSURE}
+        page["number"]: {"percent": round(page["confidence"] * 100), "is_low": page["confidence"] < LOW_CONFIDENCE}
         for page in pages
         if page.get("confidence") is not None
     }

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from etl.core.stage_context import StageContext
-from etl.providers.base import MarkdownOfPages, OCRResult
+from etl.providers.base import OCRResult, PagedMarkdown
 
 # Soft hyphen, Arabic letter mark, Mongolian separator, Hangul fillers, zero-width and direction characters, blank
 # Braille, byte order mark, fillers, interlinear marks, invisible musical marks, tags, variation selectors beyond emoji.
@@ -86,7 +86,7 @@ class DocumentText:
 
 def clean(ocr: OCRResult) -> DocumentText:
     """Return the text of a document for a model."""
-    content = MarkdownOfPages()
+    content = PagedMarkdown()
     pages: list[PageSpan] = []
     for page in ocr.pages:
         text = visible(ocr.markdown[page.start : page.end]).strip()

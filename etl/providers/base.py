@@ -20,9 +20,10 @@ BLOCK_KINDS = ("title", "text", "list", "table", "figure", "caption", "header", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EInvoice:
-    """The invoice that a document carries as XML. `data`: in the shape of docs/e-invoices.md, with exact numbers.
+    """An e-invoice: the XML invoice in a document. `data` has the shape of docs/e-invoices.md, with exact numbers.
 
-    `errors`: `{"code", "detail"}`; the code is `schema`, `profile`, or the number of a rule of EN 16931.
+    `errors`: dictionaries with `code` and `detail`. The code is `schema`, `profile`, or the number of a rule of EN
+    16931.
     """
 
     syntax: str  # cii or ubl
@@ -31,16 +32,18 @@ class EInvoice:
     data: dict[str, Any] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
-        """Return the fields that a task shows."""
+        """Return the fields that the API shows with a task."""
         errors = list(self.errors)
         return {"syntax": self.syntax, "profile": self.profile, "valid": not errors, "errors": errors}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A document for a provider. `path`: a local copy; `name`: such as `17.pdf`, never the client's file name.
-    `may_be_empty`: a document without text is not an error of the provider: a model may read the images of its
-    pages."""
+    """A document for a provider.
+
+    `path`: a local copy. `name`: a generated name such as `17.pdf`, never the client's file name. `may_be_empty`: a
+    document without text is not an error, because a model can read the images of its pages.
+    """
 
     path: Path
     kind: DocumentFormat
@@ -49,12 +52,12 @@ class Document:
     name: str
     # Returns a temporary URL, for providers that download the document themselves.
     url: Callable[[], str]
-    einvoice: EInvoice | None = None  # that it carries
+    einvoice: EInvoice | None = None  # embedded in the document
     may_be_empty: bool = False
 
 
-# Below this confidence, recognized text has wrong words. Nonsense still gets 0.6.
-UNSURE = 0.85
+# Below this confidence, recognized text contains wrong words. Even nonsense has a confidence of 0.6.
+LOW_CONFIDENCE = 0.85
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,19 +68,21 @@ class Page:
     start: int
     end: int
     method: str  # text: the document's own text; ocr: recognized; none: no content
-    confidence: float | None = None  # 0 to 1, the mean of the page's lines, where it was recognized
+    confidence: float | None = None  # of OCR: the mean of the page's lines, 0 to 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OCRResult:
-    """The result of OCR. `pages` has every page of the document in order, also those without text.
+    """The result of OCR.
 
-    `markdown` has a line `<!-- page: 3 -->` before each page's text. `metadata` has at least `pages`, `duration_ms` and
-    `version`. A page that could not be read is a warning with code `page_failed` in the StageContext, or an error.
-    It is never omitted silently. `layout`: for each page its size and its blocks with their boxes, if the provider
-    knows them; stored beside the Markdown. `lines`: the printed lines of each page, as lists of cells
-    `[x0, y0, x1, y1, text]` by page number, for the places of citations. `einvoice`: the data of the e-invoice that the
-    document carries, None if it carries none.
+    - `markdown` has a line `<!-- page: 3 -->` before the text of each page.
+    - `pages` has every page of the document in order, including pages without text. A page that could not be read
+      causes an error, or a warning with code `page_failed` in the StageContext. It is never omitted silently.
+    - `metadata` has at least `pages`, `duration_ms`, and `version`.
+    - `layout` has the size of each page, and its blocks with their boxes, if the provider knows them.
+    - `lines` maps page numbers to the printed lines of the page. Each line is a list of cells
+      `[x0, y0, x1, y1, text]`. They locate citations on the page.
+    - `einvoice` has the data of the embedded e-invoice, or None.
     """
 
     markdown: str
@@ -85,9 +90,9 @@ class OCRResult:
     provider: str
     provider_task_id: str
     metadata: dict[str, Any] = field(default_factory=dict)
-    layout: tuple[dict[str, Any], ...] = field(default=(), compare=False)  # stored on its own
-    lines: dict[int, "Lines"] = field(default_factory=dict, compare=False)  # stored on its own
-    einvoice: dict[str, Any] | None = field(default=None, compare=False)  # stored on its own
+    layout: tuple[dict[str, Any], ...] = field(default=(), compare=False)  # stored separately
+    lines: dict[int, "Lines"] = field(default_factory=dict, compare=False)  # stored separately
+    einvoice: dict[str, Any] | None = field(default=None, compare=False)  # stored separately
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields for the stored JSON, except those that are stored separately."""
@@ -115,7 +120,7 @@ class OCRResult:
 
 # The line before a page in Markdown, and text in a document that looks like one.
 PAGE_MARKER = r"<!-- page: (?P<number>[1-9][0-9]{0,5}) -->"
-LOOKALIKE = re.compile(r"<!--\s+(?=page:\s*\d+\s*-->)", re.IGNORECASE)
+MARKER_LOOKALIKE = re.compile(r"<!--\s+(?=page:\s*\d+\s*-->)", re.IGNORECASE)
 
 
 def page_marker(number: int) -> str:
@@ -127,13 +132,13 @@ def without_markers(markdown: str) -> str:
     return re.sub(PAGE_MARKER, "", markdown)
 
 
-def unmarked(text: str) -> str:
-    """Defuse text in a document that looks like a page marker, and would shift pages."""
-    return LOOKALIKE.sub("<!--", text)
+def escape_markers(text: str) -> str:
+    """Change text in a document that looks like a page marker, because it would shift the page numbers."""
+    return MARKER_LOOKALIKE.sub("<!--", text)
 
 
-class MarkdownOfPages:
-    """A Markdown text that is built page by page, and its `pages`."""
+class PagedMarkdown:
+    """Builder of a Markdown text and its `pages`."""
 
     def __init__(self) -> None:
         self.pages: list[Page] = []
@@ -155,16 +160,16 @@ class MarkdownOfPages:
 
 
 class OCRProvider(ABC):
-    """An OCR provider. Created once in each worker process after the fork, and used for one document at a time."""
+    """Base class of OCR providers. Each worker process creates one instance and uses it for one document at a time."""
 
     name: ClassVar[str]
-    title: ClassVar[str] = ""  # for people
-    # Accepted formats, checked at submission. A property if they depend on the server.
+    title: ClassVar[str] = ""  # for display
+    # Accepted formats, checked at submission. Providers may define a property instead.
     formats: frozenset[DocumentFormat]
 
     @abstractmethod
     def convert(self, document: Document, *, context: StageContext) -> OCRResult:
-        """Convert a document to Markdown. Raises EtlError, and the errors of `context.check()`."""
+        """Convert a document to Markdown. Raises EtlError and the errors of `context.check()`."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to close
         """Release resources such as a process. The provider may be used again afterwards."""

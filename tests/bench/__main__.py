@@ -1,9 +1,9 @@
-"""Benchmarks, by `make bench`: ratios of alternating measurements in one run, never absolute times.
+"""Run benchmarks. Used by `make bench`. Most bounds are ratios of alternating measurements in the same run.
 
 python -m tests.bench [--only P1 P4 fairness …] [--rounds 5] [--quick]
 
-Each benchmark runs in a separate process with separate servers, so that no leftovers of one affect another. Afterward,
-.local/bench contains results.json, with every single measurement, and a plot of the curves.
+Each benchmark runs in a separate process with separate servers, so that benchmarks do not affect each other. Results
+are in .local/bench: results.json with every measurement, and a plot of the curves.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--quick", action="store_true", help="with little data: to see that it runs, not how fast")
+    parser.add_argument("--quick", action="store_true", help="use little data, to check only that the benchmarks run")
     options = parser.parse_args()
     HOME.mkdir(parents=True, exist_ok=True)
     report = Report()
@@ -70,14 +70,14 @@ def main() -> int:
         log_progress(f"drawn: {file}")
     print(f"\n{machine()}\n\n{report.text(judged=not options.quick)}")
     if options.quick:
-        log_progress("\nWith so little data no bound is checked: this shows that all of it runs.")
+        log_progress("\nBounds are not checked with little data.")
     if failed:
-        log_progress(f"\nwithout a result: {', '.join(failed)}")
+        log_progress(f"\nfailed: {', '.join(failed)}")
     return 1 if failed else 0
 
 
 def measured(module: str, *, rounds: int, quick: bool) -> Report | None:
-    """Run one benchmark. Returns None when it failed, after printing the reason."""
+    """Run a benchmark. Return None if it failed. Its process prints the reason."""
     with tempfile.TemporaryDirectory(dir=HOME.resolve()) as folder:
         file = Path(folder) / "report.json"
         with servers.running(Path(folder) / "servers", durable=True) as running:
@@ -108,7 +108,7 @@ def measured(module: str, *, rounds: int, quick: bool) -> Report | None:
 
 
 def commit() -> str:
-    """Return the measured commit from git, marked as dirty if files are changed."""
+    """Return the measured Git commit, marked as dirty if files were changed."""
     described = subprocess.run(["git", "describe", "--always", "--dirty"], check=False, capture_output=True, text=True)
     return described.stdout.strip()
 

@@ -1,4 +1,4 @@
-"""Alternating measurements: A B A B …, so that a temporarily slow machine affects all of them equally."""
+"""Alternating measurements (A B A B …), so that a temporarily slow machine affects all alternatives equally."""
 
 import math
 import sys
@@ -8,30 +8,30 @@ from collections.abc import Callable, Iterable, Mapping
 Measurement = Callable[[], float | None]
 
 
-def alternate(ways: Mapping[str, Measurement], *, rounds: int, warm_up: bool = True) -> dict[str, list[float]]:
-    """Return each way's results, round by round: its return value, or its seconds.
+def alternate(alternatives: Mapping[str, Measurement], *, rounds: int, warm_up: bool = True) -> dict[str, list[float]]:
+    """Measure each alternative once per round. Return the results: return values, or seconds if there is none.
 
-    The first round is a warm-up and does not count. Every other round is reversed, so that the order varies.
+    The first round is a warm-up and is not counted. Every other round is reversed, so that the order varies.
     """
-    taken: dict[str, list[float]] = {name: [] for name in ways}
+    measurements: dict[str, list[float]] = {name: [] for name in alternatives}
     for number in range(0 if warm_up else 1, rounds + 1):
-        for name, way in list(ways.items())[:: -1 if number % 2 == 0 else 1]:
+        for name, alternative in list(alternatives.items())[:: -1 if number % 2 == 0 else 1]:
             started = time.perf_counter()
-            value = way()
+            value = alternative()
             spent = time.perf_counter() - started
             value = spent if value is None else value
             if number:
-                taken[name].append(value)
+                measurements[name].append(value)
             log_progress(f"{'warm-up' if not number else f'round {number} of {rounds}'}: {name}: {value:.3f}")
-    return taken
+    return measurements
 
 
 def log_progress(text: str) -> None:
-    """Print progress to stderr. Results go to stdout."""
+    """Print progress to stderr, because results go to stdout."""
     print(text, file=sys.stderr, flush=True)
 
 
 def quantile(values: Iterable[float], share: float) -> float:
-    """Return the smallest value that at least this share of the values does not exceed."""
+    """Return the smallest value such that at least this share of the values is not larger."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

@@ -1,10 +1,11 @@
-"""P11: documents with the local provider. 100 pages of prose, and 100 of an invoice with headings and a table, whose
-layout needs the model: each alternating with a bare loop of pypdfium2's text extraction over the same file. Bound for
-scans: the stage, from its claim to the stored Markdown, takes at most 1.18 times as long as its OCR engine, which
-leaves 85 % to the engine.
+"""P11: documents with the local provider.
 
-Absolute bounds: wrong characters per sample, 3 s for 100 pages of prose, 0.2 s for a page of the invoice, and 1,024 MB
-for a worker and its process over many documents. Seconds depend on the machine and its load.
+- Text: 100 pages of prose, and 100 pages of an invoice with headings and a table, whose layout needs the model. Both
+  alternate with a bare loop of pypdfium2's text extraction over the same file.
+- Scans: the stage, from its claim to the stored Markdown, takes at most 1.18 times as long as its OCR engine, so that
+  the engine takes 85 % of the time.
+- Absolute bounds: wrong characters per sample, 3 s for 100 pages of prose, 0.2 s for a page of the invoice, and 1,024
+  MB for a worker and its reader process over many documents. Seconds depend on the machine and its load.
 """
 
 import time
@@ -45,7 +46,7 @@ PROSE_PAGE_SECONDS, LAYOUT_PAGE_SECONDS = 0.03, 0.2
 MEMORY = 1024  # MB
 STAGE_PER_ENGINE = 1 / 0.85
 SCAN, SCAN_TRUTH, SCAN_WRONG = "invoice-scan.pdf", "invoice.txt", 0.03
-# Each with its true text, and the allowed share of wrong characters.
+# Each sample, its true text, and the maximum share of wrong characters.
 SAMPLES = (
     ("invoice.pdf", "invoice.txt", 0.0),
     ("notice-zh.pdf", "notice-zh.txt", 0.0),
@@ -53,8 +54,8 @@ SAMPLES = (
     ("notice-zh-scan.jpg", "notice-zh.txt", 0.05),
     ("invoice-mixed.pdf", "invoice.txt", 0.03),
 )
-# The share of letters that the bare loop may lack: it extracts hyphens at line ends differently.
-LACKS = 0.02
+# Maximum share of letters missing from the bare loop, which extracts hyphens at line ends differently.
+MAX_MISSING = 0.02
 
 
 class StageTimes(NamedTuple):
@@ -68,7 +69,7 @@ class StageTimes(NamedTuple):
 def run(report: Report, *, rounds: int, quick: bool) -> None:
     rounds, pages, documents = (1, 10, 5) if quick else (rounds, 100, 50)
     user = site.prepare()
-    # The folder of documents while they are read, and the stage's own provider.
+    # The stage stores documents in this folder while it reads them. Its own provider is measured.
     with (
         TemporaryDirectory() as folder,
         override_settings(SLUICE=settings.SLUICE.model_copy(update={"etl_cache_dir": Path(folder)})),
@@ -95,12 +96,11 @@ def seconds(act: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-# ---- Text pages
-# -------------------------------------------------------------------------------------------------------
+# ---- Text pages ------------------------------------------------------------------------------------------------------
 
 
 class TextSample(NamedTuple):
-    """`name`: of its pages. `seconds`: allowed for a page."""
+    """A text document. `name`: describes its pages. `seconds`: the bound for a page."""
 
     name: str
     pages: list[list[make.Block]]
@@ -108,7 +108,7 @@ class TextSample(NamedTuple):
 
 
 def prose(pages: int) -> TextSample:
-    """Return pages of one column, whose layout needs no model. Each has a text of its own."""
+    """Return pages with one column, whose layout needs no model. The text of each page is different."""
     (terms,) = (content for style, content in make.INVOICE[1] if style == "p" and "thirty days" in content)
     assert isinstance(terms, str)
     words = terms.split()
@@ -130,7 +130,7 @@ def text(report: Report, provider: LocalProvider, sample: TextSample, folder: Pa
         provider.close()
         return seconds(lambda: convert(provider, document))
 
-    taken = alternate(
+    measurements = alternate(
         {
             LOOP: lambda: seconds(lambda: bare(file)),
             COLD: cold,
@@ -139,31 +139,33 @@ def text(report: Report, provider: LocalProvider, sample: TextSample, folder: Pa
         rounds=rounds,
     )
     pages, what = len(sample.pages), f"{len(sample.pages)} pages of {sample.name}"
-    report.times(f"P11, {what}", taken)
-    for name, times in taken.items():
+    report.times(f"P11, {what}", measurements)
+    for name, times in measurements.items():
         report.bound("P11", f"{what}, {name}", pages / median(times), unit="pages/s")
-    report.bound("P11", f"{what}, {WARM}, relative to the loop", median(taken[WARM]) / median(taken[LOOP]))
+    report.bound(
+        "P11", f"{what}, {WARM}, relative to the loop", median(measurements[WARM]) / median(measurements[LOOP])
+    )
     for name in (COLD, WARM):
-        report.bound("P11", f"{what}, {name}", median(taken[name]), pages * sample.seconds, unit="s")
+        report.bound("P11", f"{what}, {name}", median(measurements[name]), pages * sample.seconds, unit="s")
 
 
 def bare(file: Path) -> list[str]:
-    """Return the text of the pages from pypdfium2, without word positions, headings, and tables."""
+    """Return the text of the pages from pypdfium2, without positions, headings, and tables."""
     with pypdfium2.PdfDocument(file) as pdf:
         return [page.get_textpage().get_text_range() for page in pdf]
 
 
 def compare_text(sample: TextSample, theirs: list[str], ours: OCRResult) -> None:
-    """Compare both with the printed text. The loop's text must be complete, in any order.
+    """Compare both texts with the printed text. The loop's text must be complete, in any order.
 
-    Ours may lack the headings, which are running heads because the pages repeat.
+    Our text may lack the headings, which count as running heads because the pages repeat.
     """
     truth = map(str.lstrip, make.true_text(sample.pages).split("\f"))
     for number, (printed, bare_page, page) in enumerate(zip(truth, theirs, ours.pages, strict=True), start=1):
         expected, body = samples.letters(printed), samples.letters(printed.partition("\n")[2])
         assert samples.letters(ours.markdown[page.start : page.end]) in {expected, body}, f"page {number} differs"
         lacks = Counter(expected) - Counter(samples.letters(bare_page))
-        assert lacks.total() <= LACKS * len(expected), f"the loop misses letters of page {number}"
+        assert lacks.total() <= MAX_MISSING * len(expected), f"the loop misses letters of page {number}"
 
 
 # ---- Scanned pages --------------------------------------------------------------------------------------------------
@@ -172,7 +174,7 @@ def compare_text(sample: TextSample, theirs: list[str], ours: OCRResult) -> None
 def scans(report: Report, user: User, *, rounds: int) -> None:
     rule = make_rule(user)
     runs = []
-    for number in range(rounds + 1):  # loads the engine, and does not count
+    for number in range(rounds + 1):  # the first run loads the engine and is not counted
         runs.append(stage(user, rule))
         log_progress(f"scan, {number} of {rounds}: {runs[-1].stage:.3f} s, of it the engine {runs[-1].engine:.3f}")
     counted = runs[1:]
@@ -206,7 +208,7 @@ def stage(user: User, rule: Rule) -> StageTimes:
 
 
 def submitted(user: User, rule: Rule) -> Task:
-    """Return a task whose document is in object storage. Without a message, no worker runs it."""
+    """Create a task with a document in object storage. No wake-up message is sent, so no worker runs it."""
     content = samples.sample(SCAN).read_bytes()
     key = f"{artifacts.DOCUMENTS}{SCAN}"
     if storage.head(key) is None:
@@ -247,7 +249,7 @@ def correctness(report: Report, provider: LocalProvider) -> None:
 
 
 def memory(report: Report, provider: LocalProvider, documents: int) -> None:
-    """Measure memory over many documents. This process takes the place of a worker."""
+    """Measure memory over many documents. This process acts as the worker."""
     ours, theirs, processes = [0], [0], set()
     provider.close()
     for document in islice(several(), documents):
@@ -281,7 +283,7 @@ def peak(pid: int) -> int:
 
 
 def kilobytes(pid: int | str, name: str) -> int:
-    """Return a line of /proc/PID/status, which is in kilobytes, in bytes."""
+    """Return a value of /proc/PID/status in bytes. The file has kilobytes."""
     for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024

@@ -1,8 +1,7 @@
-"""P12: a job of 5 chunks behind a running one of 10,000 of another user, alternating with the same job alone: at most
-4 times as long.
+"""P12: a job with 5 chunks behind a running job of another user with 10,000 chunks takes at most 4 times as long.
 
-Measured until the receipt, with real workers, for database calls and for reused files on either side: neither kind of
-work may delay the other. The bound applies to calls queued behind calls.
+It alternates with the same job alone, and is measured until the receipt, with real workers. Both jobs are measured with
+database calls and with reused files, because neither kind of work may delay the other.
 """
 
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from tests.bench.report import Report
 from tests.waiting import wait_until
 
 SMALL, LARGE, QUICK_LARGE = 5, 10_000, 1_000
-UNDER_WAY = 50  # finished chunks of the large job when the small one is submitted: all workers are busy
+UNDER_WAY = 50  # finished chunks of the large job when the small one is submitted, so that all workers are busy
 MAX_RATIO = 4.0
 LIMIT_SECONDS = 120
 FIRST_DAY = date(2000, 1, 1)
@@ -36,7 +35,7 @@ CREATE FUNCTION fairness.rows_for(key text, effective_date date) RETURNS TABLE (
 LANGUAGE sql STABLE AS 'SELECT key, n, effective_date FROM generate_series(1, 10) n';
 """
 CHILDREN = {"exports": 2, "bundles": 1, "webhooks": 1, "maintenance": 1}
-# The request's `reuse` for a job of each kind.
+# The field `reuse` of requests for jobs of each kind.
 KINDS = {"calls": "never", "reused": "if-present"}
 
 
@@ -46,30 +45,35 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
     dataset = site.make_dataset("fairness", "fairness.rows_for")
     large = QUICK_LARGE if quick else LARGE
     create_reusable_files(dataset, large)
-    ways = {kind: ways_of(dataset, (user, other), kind, large) for kind in KINDS}
+    alternatives = {kind: alternatives_of(dataset, (user, other), kind, large) for kind in KINDS}
     with site.running_workers(CHILDREN):
-        taken = alternate(ways["calls"] | ways["reused"], rounds=1 if quick else rounds)
+        measurements = alternate(alternatives["calls"] | alternatives["reused"], rounds=1 if quick else rounds)
     for kind in KINDS:
-        report.times("P12", {name: taken[name] for name in ways[kind]})
-        alone, *others = ways[kind]
+        report.times("P12", {name: measurements[name] for name in alternatives[kind]})
+        alone, *others = alternatives[kind]
         for behind in others:
-            report.bound("P12", f"{behind}, relative to alone", median(taken[behind]) / median(taken[alone]), MAX_RATIO)
+            report.bound(
+                "P12",
+                f"{behind}, relative to alone",
+                median(measurements[behind]) / median(measurements[alone]),
+                MAX_RATIO,
+            )
 
 
-def ways_of(dataset: Dataset, users: tuple[User, User], kind: str, large: int) -> dict[str, Measurement]:
-    """Return the runs of the first user's small job: alone, behind calls of the second one, and behind reused files."""
-    ways: dict[str, Measurement] = {f"{SMALL} {kind} alone": partial(timed, dataset, users[0], kind)}
+def alternatives_of(dataset: Dataset, users: tuple[User, User], kind: str, large: int) -> dict[str, Measurement]:
+    """Return measurements of the first user's small job: alone, and behind each kind of job of the second user."""
+    alternatives: dict[str, Measurement] = {f"{SMALL} {kind} alone": partial(timed, dataset, users[0], kind)}
     for other in KINDS:
         name = f"{SMALL} {kind} behind {large:,} {other}"
-        ways[name] = partial(timed_behind, dataset, users, kind, other=other, large=large)
-    return ways
+        alternatives[name] = partial(timed_behind, dataset, users, kind, other=other, large=large)
+    return alternatives
 
 
 # ---- Reusable files -----------------------------------------------------------------------------------------------
 
 
 def create_reusable_files(dataset: Dataset, chunks: int) -> None:
-    """Create the files of a job like an earlier job."""
+    """Create reusable files, as if an earlier job had created them."""
     with ThreadPoolExecutor(16) as threads:
         File.objects.bulk_create(threads.map(partial(create_reusable_file, dataset), pairs("OLD", chunks)))
 
@@ -113,7 +117,7 @@ def timed_behind(dataset: Dataset, users: tuple[User, User], kind: str, *, other
 
 @contextmanager
 def ahead(dataset: Dataset, user: User, kind: str, chunks: int) -> Iterator[None]:
-    """Run a large job until every worker is busy, and cancel the rest of it at the end."""
+    """Start a large job and wait until every worker is busy. Cancel the job at the end."""
     job = site.submit(dataset, pairs_of(kind, chunks), user, reuse=KINDS[kind])
     wait_until(
         lambda: Job.objects.filter(pk=job.pk, done__gte=UNDER_WAY).exists(),

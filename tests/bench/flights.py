@@ -1,14 +1,14 @@
-"""P4, P5, and P9: a year of flights as one job, 1,095 slices of 307 rows on average.
+"""P4, P5, and P9: a year of flights as one job, with 1,095 slices of 307 rows on average.
 
-P4: from POST to success, with every slice read from the source, against a bare loop in as many processes that only
-runs COPY and put_object: the cost of reliability. Bound: 1.15 of its time. The first slice must be done within 0.3 s,
-and a zip of the files within 1.0 s after the last slice: these are seconds, which depend on the machine. The same loop
-with the claim and the end of each slice, and nothing else of Sluice, is measured for information: it is the lower
-limit of any program with these two statements.
-P9: the same job with all files reused, against P4. Bound: 0.4 of its time.
-P5: P4 against 16 clients that read the same rows from a paginated endpoint. Bounds: 0.25 of their time, 1.15 of the
-bare loop's time in the source, and no more connections to the source than slots. (One COPY of all rows already takes a
-quarter of the pages' time in the source.)
+- P4: from POST to success, with every slice read from the source, against a bare loop in as many processes that only
+  runs COPY and put_object. The difference is the cost of reliability. Bound: 1.15 times its time. The first slice must
+  be done within 0.3 s, and a zip of the files within 1.0 s after the last slice. These seconds depend on the machine.
+  For information, the loop is also measured with Sluice's claim and end of each slice. It is the lower limit for any
+  program with these two statements.
+- P9: the same job with all files reused, against P4. Bound: 0.4 times its time.
+- P5: P4 against 16 clients that read the same rows from a paginated endpoint. Bounds: 0.25 times their time, 1.15 times
+  the bare loop's time in the source, and no more connections to the source than slots. (One COPY of all rows already
+  takes a quarter of the pages' time in the source.)
 """
 
 import csv
@@ -56,14 +56,14 @@ CROWD, FEW_SLOTS = 4, 2
 
 SAFE = "bare loop that claims and ends"
 SLUICE, REUSED, BARE, PAGES, ONCE = "Sluice", "Sluice, all reused", "bare loop", "16 clients, pages", "one COPY of all"
-PAGES_ROUNDS = 3  # it takes long
+PAGES_ROUNDS = 3  # few, because reading pages takes long
 STATUS_QUO = {"DJANGO_SETTINGS_MODULE": "tests.bench.status_quo.settings"}
 EMPTY = [planning.Pair("EWR", day) for day in planning.days(date(2012, 1, 1), date(2012, 2, 29))]
 
-POLL_SECONDS = 0.1  # frequent enough for a job of seconds; at 0.02, polling took 3% of all CPU time
+POLL_SECONDS = 0.1  # short enough for a job of seconds; at 0.02, polling took 3% of all CPU time
 WATCH_SECONDS = 0.005
-COMPARED_BY = 4  # threads
-EVERY = 10  # slice is compared row by row with its pages
+COMPARE_THREADS = 4
+EVERY = 10  # every tenth slice is compared row by row with its pages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,16 +81,16 @@ class YearOfFlights:
 def run(report: Report, *, rounds: int, quick: bool) -> None:
     user = site.prepare()
     flights.load(settings.SLUICE.source_url)
-    site.in_source("VACUUM ANALYZE demo.flights")  # otherwise the first reader would set a million hint bits
+    site.in_source("VACUUM ANALYZE demo.flights")  # otherwise, the first reader would set a million hint bits
     site.make_dataset(DATASET, flights.FUNCTION)
     last = QUICK_LAST if quick else LAST
     pairs = list(planning.expand(ORIGINS, FIRST, last))
-    with site.serving() as web, psycopg.connect(own_url(), autocommit=True) as asking:
+    with site.serving() as web, psycopg.connect(own_url(), autocommit=True) as connection_to_sluice:
         year = YearOfFlights(last=last, pairs=pairs, rows=rows_until(last), token=site.token_of(user), web=web)
         with site.running_workers({"exports": PARALLEL, **OTHER_WORKERS}) as workers:
-            meter = Meter(asking, groups(workers, web))
+            meter = Meter(connection_to_sluice, groups(workers, web))
             warm_up(year, meter)
-            taken = measured(year, meter, 1 if quick else rounds)
+            measurements = measured(year, meter, 1 if quick else rounds)
             zips = [zip_seconds(year) for _ in range(1 if quick else rounds)]
             peaks = {
                 (SLUICE, f"{PARALLEL} children", settings.SLUICE.export_db_slots): watched(
@@ -105,7 +105,7 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
             {BARE: lambda: bare_loop(year, meter), SAFE: lambda: safe_loop(year, meter)}, rounds=1 if quick else rounds
         )
         meter.require_all_statements()
-    report_times(report, taken, least, len(pairs))
+    report_times(report, measurements, least, len(pairs))
     report_seconds(report, year, zips)
     report_costs(report, meter.laps, len(pairs))
     report_databases(report, meter.laps)
@@ -122,7 +122,7 @@ def rows_until(last: date) -> int:
 
 
 def warm_up(year: YearOfFlights, meter: Meter) -> None:
-    """Fill caches, create the objects that later runs replace, and assert that all alternatives give the same rows."""
+    """Fill caches, create the objects that later runs replace, and verify that all alternatives return equal rows."""
     bare_loop(year, meter)
     fresh(year, meter)
     reused(year, meter)
@@ -132,14 +132,14 @@ def warm_up(year: YearOfFlights, meter: Meter) -> None:
 
 
 def measured(year: YearOfFlights, meter: Meter, rounds: int) -> dict[str, list[float]]:
-    ways = {
+    alternatives = {
         BARE: lambda: bare_loop(year, meter),
         SLUICE: lambda: fresh(year, meter),
         REUSED: lambda: reused(year, meter),
     }
-    some = {**ways, PAGES: lambda: read_pages(year, meter), ONCE: lambda: copy_once(year, meter)}
-    first = alternate(some, rounds=min(rounds, PAGES_ROUNDS), warm_up=False)
-    rest = alternate(ways, rounds=max(rounds - PAGES_ROUNDS, 0), warm_up=False)
+    with_pages = {**alternatives, PAGES: lambda: read_pages(year, meter), ONCE: lambda: copy_once(year, meter)}
+    first = alternate(with_pages, rounds=min(rounds, PAGES_ROUNDS), warm_up=False)
+    rest = alternate(alternatives, rounds=max(rounds - PAGES_ROUNDS, 0), warm_up=False)
     return {name: times + rest.get(name, []) for name, times in first.items()}
 
 
@@ -164,7 +164,7 @@ def reused(year: YearOfFlights, meter: Meter) -> float:
 
 
 def zip_seconds(year: YearOfFlights) -> float:
-    """Return the seconds from the end of the last slice to success, when all files become one zip."""
+    """Return the seconds from the end of the last slice to success, for a delivery as zip."""
     job = export(year, reuse="if-present", delivery="zip")
     last_end = job.chunks.latest("finished_at").finished_at
     assert job.finished_at
@@ -173,7 +173,7 @@ def zip_seconds(year: YearOfFlights) -> float:
 
 
 def export(year: YearOfFlights, *, reuse: str, delivery: str = "manifest") -> Job:
-    """Export from the POST to success. A zip would be extra work."""
+    """Run an export from the POST to success. The default delivery is a manifest, because a zip is extra work."""
     job = submit(year, reuse, delivery)
     unfinished = Job.objects.filter(pk=job.pk).exclude(status__in=JOB_ENDED)
     wait_until(lambda: not unfinished.exists(), limit=site.LIMIT_SECONDS, every=POLL_SECONDS)
@@ -199,23 +199,23 @@ def submit(year: YearOfFlights, reuse: str, delivery: str = "manifest") -> Job:
 
 
 def bare_loop(year: YearOfFlights, meter: Meter) -> float:
-    """Run the bare loop, whose processes start before each measurement, so that their preparation does not count."""
+    """Run the bare loop. Its processes start before the measurement, so that their start is not counted."""
     with meter.lap(BARE) as lap, ExitStack() as stack:
-        go(lap, [stack.enter_context(started("bare_loop", year.pairs[n::PARALLEL])) for n in range(PARALLEL)])
+        run_loops(lap, [stack.enter_context(started("bare_loop", year.pairs[n::PARALLEL])) for n in range(PARALLEL)])
     return lap.seconds
 
 
 def safe_loop(year: YearOfFlights, meter: Meter) -> float:
-    """Run a submitted job whose workers are the loops."""
+    """Run a submitted job with the loops as its workers."""
     job = submit(year, "never")
     with meter.lap(SAFE) as lap, ExitStack() as stack:
-        go(lap, [stack.enter_context(started("safe_loop", [])) for _ in range(PARALLEL)])
+        run_loops(lap, [stack.enter_context(started("safe_loop", [])) for _ in range(PARALLEL)])
     job.refresh_from_db()
     assert (job.done, job.rows) == (len(year.pairs), year.rows)
     return lap.seconds
 
 
-def go(lap: Lap, loops: Sequence["subprocess.Popen[str]"]) -> None:
+def run_loops(lap: Lap, loops: Sequence["subprocess.Popen[str]"]) -> None:
     for loop in loops:
         expect(loop, "ready")
     with lap.timed({CLIENTS: [loop.pid for loop in loops]}):
@@ -247,7 +247,7 @@ def expect(loop: "subprocess.Popen[str]", word: str) -> None:
 def read_pages(year: YearOfFlights, meter: Meter) -> float:
     with meter.lap(PAGES) as lap, pages_by_all_cores() as webs:
         ports = [web.port for web in webs]
-        readers.read(ports, year.token, EMPTY)  # a process' first requests are its slowest
+        readers.read(ports, year.token, EMPTY)  # warm-up, because the first requests of a process are slow
         with lap.timed({WEB: [web.pid for web in webs]}):
             rows = readers.read(ports, year.token, year.pairs)
     assert rows == year.rows
@@ -262,7 +262,7 @@ def pages_by_all_cores() -> Iterator[list[processes.Web]]:
 
 
 def copy_once(year: YearOfFlights, meter: Meter) -> float:
-    """Measure one COPY of these rows, the lower limit of reading them."""
+    """Measure one COPY of all rows, which is the lower limit for reading them."""
     query = f"SELECT {', '.join(COLUMNS)} FROM demo.flights WHERE flight_date <= '{year.last}'"
     command = [str(program("psql")), settings.SLUICE.source_url, "-qXc", f"COPY ({query}) TO STDOUT (FORMAT csv)"]
     with meter.lap(ONCE) as lap, lap.timed():
@@ -274,17 +274,18 @@ def copy_once(year: YearOfFlights, meter: Meter) -> float:
 
 
 def compare(year: YearOfFlights) -> None:
-    """Assert that every file, including the bare loop's, has the hash that Sluice recorded. A sample equals the rows of
-    the pages.
+    """Assert that every file has the hash that Sluice recorded, including the bare loop's files.
+
+    A sample of the files is compared with the rows of the pages.
     """
     job = Job.objects.filter(reuse="never").latest("created_at")
-    written_down = [chunk.sha256 for chunk in Chunk.objects.filter(job=job).in_request_order()]
-    assert hashes(own_path(pair) for pair in year.pairs) == written_down
-    assert hashes(bare_path(pair) for pair in year.pairs) == written_down
+    recorded = [chunk.sha256 for chunk in Chunk.objects.filter(job=job).in_request_order()]
+    assert hashes(own_path(pair) for pair in year.pairs) == recorded
+    assert hashes(bare_path(pair) for pair in year.pairs) == recorded
     with site.serving(variables=STATUS_QUO) as web, readers.connected(web.port) as connection:
         for pair in year.pairs[::EVERY]:
             pages = readers.pages(connection, year.token, pair)
-            assert [in_text(row) for page in pages for row in page] == rows_of_file(own_path(pair)), pair
+            assert [as_text(row) for page in pages for row in page] == rows_of_file(own_path(pair)), pair
 
 
 def own_path(pair: planning.Pair) -> str:
@@ -296,7 +297,7 @@ def bare_path(pair: planning.Pair) -> str:
 
 
 def hashes(paths: Iterator[str]) -> list[str]:
-    with ThreadPoolExecutor(COMPARED_BY) as threads:
+    with ThreadPoolExecutor(COMPARE_THREADS) as threads:
         return [hashlib.sha256(content).hexdigest() for content in threads.map(content_of, paths)]
 
 
@@ -308,8 +309,8 @@ def rows_of_file(path: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(content_of(path).decode(), newline="")))
 
 
-def in_text(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return a row of JSON in CSV's format."""
+def as_text(row: Mapping[str, Any]) -> dict[str, str]:
+    """Convert a row of JSON to the text format of CSV."""
     hour = row["time_hour"].replace("T", " ").replace("Z", "+00")
     return {name: "" if value is None else str(value) for name, value in {**row, "time_hour": hour}.items()}
 
@@ -319,7 +320,7 @@ def in_text(row: Mapping[str, Any]) -> dict[str, str]:
 
 class Peak(NamedTuple):
     connections: int = 0
-    calls: int = 0  # those that ran a statement
+    calls: int = 0  # connections that ran a statement
 
 
 ACTIVITY = """
@@ -334,7 +335,7 @@ def peak_of_pages(year: YearOfFlights) -> Peak:
 
 
 def watched(run: Callable[[], object]) -> Peak:
-    """Return the most concurrent connections of the source. Not timed, since sampling costs a little."""
+    """Return the maximum concurrent connections to the source. Not timed, because sampling takes some time."""
     over = threading.Event()
     with ThreadPoolExecutor(1) as threads:
         peak = threads.submit(watch, over)
@@ -358,19 +359,21 @@ def watch(over: threading.Event) -> Peak:
 
 
 def report_times(
-    report: Report, taken: Mapping[str, list[float]], least: Mapping[str, list[float]], slices: int
+    report: Report, measurements: Mapping[str, list[float]], least: Mapping[str, list[float]], slices: int
 ) -> None:
-    report.times("P4 and P9", {name: taken[name] for name in (BARE, SLUICE, REUSED)})
-    in_same_rounds = taken[SLUICE][: len(taken[PAGES])]
+    report.times("P4 and P9", {name: measurements[name] for name in (BARE, SLUICE, REUSED)})
+    in_same_rounds = measurements[SLUICE][: len(measurements[PAGES])]
     report.times("P4, without workers", least)
-    report.times("P5", {PAGES: taken[PAGES], SLUICE: in_same_rounds, ONCE: taken[ONCE]})
-    safety = ratio(taken[SLUICE], taken[BARE])
+    report.times("P5", {PAGES: measurements[PAGES], SLUICE: in_same_rounds, ONCE: measurements[ONCE]})
+    safety = ratio(measurements[SLUICE], measurements[BARE])
     report.bound("P4", f"{slices:,} slices from POST to success, relative to the bare loop", safety, 1.15)
     report.bound(
         "P4", "lower limit of a reliable loop: a bare loop with claims and ends", ratio(least[SAFE], least[BARE])
     )
-    report.bound("P9", "the same with all files reused, relative to P4", ratio(taken[REUSED], taken[SLUICE]), 0.4)
-    of_pages = ratio(in_same_rounds, taken[PAGES])
+    report.bound(
+        "P9", "the same with all files reused, relative to P4", ratio(measurements[REUSED], measurements[SLUICE]), 0.4
+    )
+    of_pages = ratio(in_same_rounds, measurements[PAGES])
     report.bound("P5", "P4, relative to 16 clients that read pages", of_pages, 0.25)
 
 
@@ -385,14 +388,14 @@ def ratio(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def report_costs(report: Report, laps: Mapping[str, list[Lap]], slices: int) -> None:
-    ways = (BARE, SLUICE, REUSED, PAGES)
+    alternatives = (BARE, SLUICE, REUSED, PAGES)
 
     def row(name: str, value: Callable[[Lap], float]) -> list[str]:
-        return [name, *(f"{middle(laps[way], value):.2f}" for way in ways)]
+        return [name, *(f"{middle(laps[alternative], value):.2f}" for alternative in alternatives)]
 
     report.table(
         f"P4, P9, P5: CPU seconds for {slices:,} slices",
-        ["", *ways],
+        ["", *alternatives],
         [
             *(row(group, cpu_of(group)) for group in laps[SLUICE][0].cpu),
             row("total", lambda lap: sum(lap.cpu.values())),
@@ -410,8 +413,14 @@ def report_databases(report: Report, laps: Mapping[str, list[Lap]]) -> None:
         "CPU seconds of Postgres": lambda lap: lap.cpu[POSTGRES],
     }
     rows = [
-        [way, *(f"{middle(laps[way], value):,.{0 if 'statements' in name else 2}f}" for name, value in columns.items())]
-        for way in (PAGES, SLUICE, BARE, ONCE)
+        [
+            alternative,
+            *(
+                f"{middle(laps[alternative], value):,.{0 if 'statements' in name else 2}f}"
+                for name, value in columns.items()
+            ),
+        ]
+        for alternative in (PAGES, SLUICE, BARE, ONCE)
     ]
     report.table("P5: the databases", ["", *columns], rows)
     report.notes.append(
@@ -420,8 +429,8 @@ def report_databases(report: Report, laps: Mapping[str, list[Lap]]) -> None:
     )
     pages = laps[PAGES]
 
-    def share(way: str, value: Callable[[Lap], float]) -> float:
-        return middle(laps[way][: len(pages)], value) / middle(pages, value)
+    def share(alternative: str, value: Callable[[Lap], float]) -> float:
+        return middle(laps[alternative][: len(pages)], value) / middle(pages, value)
 
     of_loop = middle(laps[SLUICE], lambda lap: lap.source.seconds) / middle(laps[BARE], lambda lap: lap.source.seconds)
     report.bound("P5", "source time of P4, relative to the bare loop", of_loop, 1.15)
@@ -442,7 +451,8 @@ def middle(laps: Sequence[Lap], value: Callable[[Lap], float]) -> float:
 
 def report_peaks(report: Report, peaks: Mapping[tuple[str, str, int], Peak]) -> None:
     rows = [
-        [way, processes, slots or "", peak.connections, peak.calls] for (way, processes, slots), peak in peaks.items()
+        [alternative, processes, slots or "", peak.connections, peak.calls]
+        for (alternative, processes, slots), peak in peaks.items()
     ]
     report.table(
         "P5: maximum concurrent connections to the source", ["", "processes", "slots", "connections", "busy"], rows

@@ -1,14 +1,12 @@
-"""P6: the cost of a chunk as more chunks wait and have ended: 1,000, 10,000, and 100,000; at most 1.2 times as
-much.
+"""P6: the cost of a chunk with 1,000, 10,000, and 100,000 waiting and ended chunks grows by at most a factor of 1.2.
 
-A cheap function with 10 rows, so that the cost is that of the tables and of the queue. Two children work, beside
-beat and the other workers. Measured in two ways:
+The function is cheap and returns 10 rows, so that the cost is mainly that of the tables and of the queue. Two export
+processes work, besides beat and the other workers. There are two measurements:
 
-- A window. The tables hold this number of ended chunks, with their events and reuse cache, and as many waiting ones, in
-  jobs of the maximum size. Some hundred of the waiting ones are run, and the rest is dropped. Running 100,000 would
-  take a quarter of an hour, and a job of 100,000 never has more of either. Then the same for the smallest job beside
-  all ended ones.
-- Whole jobs, in empty tables: from the submission to the receipt. A small one, a large one, and a small one again.
+- Windows. The tables have this number of ended chunks, with their events and reuse cache, and as many waiting chunks,
+  in jobs of the maximum size. Several hundred waiting chunks are run, and the rest is dropped, because running 100,000
+  would take a quarter of an hour. The smallest job is also measured with the largest number of ended chunks.
+- Whole jobs in empty tables, from the submission to the receipt: a small one, a large one, and a small one again.
 """
 
 from collections.abc import Sequence
@@ -46,9 +44,7 @@ LANGUAGE sql STABLE AS 'SELECT key, n, effective_date FROM generate_series(1, {R
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The size of a measurement, in chunks. A window starts after the first few, and ends before the smallest job
-    does.
-    """
+    """The size of a measurement, in chunks. A window starts after the first few, and ends before the smallest job."""
 
     sizes: Sequence[int]
     first: int
@@ -78,13 +74,14 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
     site.in_source(FUNCTION)
     dataset = site.make_dataset("growth", "growth.rows_for")
     states = [State(waiting=size, ended=size) for size in scale.sizes]
-    beside = State(waiting=scale.sizes[0], ended=scale.sizes[-1])
-    ways: dict[str, Measurement] = {
-        state.name: partial(cost_in_window, dataset, user, state, scale) for state in (*states, beside)
+    smallest_with_most_ended = State(waiting=scale.sizes[0], ended=scale.sizes[-1])
+    alternatives: dict[str, Measurement] = {
+        state.name: partial(cost_in_window, dataset, user, state, scale)
+        for state in (*states, smallest_with_most_ended)
     }
     with site.running_workers(CHILDREN):
         whole_job_cost(dataset, user, scale.whole[0])  # warm up
-        windows = alternate(ways, rounds=1 if quick else rounds, warm_up=False)
+        windows = alternate(alternatives, rounds=1 if quick else rounds, warm_up=False)
         whole = whole_job_costs(dataset, user, scale)
     report_windows(report, windows, states, scale)
     report_whole_jobs(report, whole)
@@ -94,7 +91,7 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
 
 
 def cost_in_window(dataset: Dataset, user: User, state: State, scale: Scale) -> float:
-    """Return milliseconds per chunk while some hundred of the waiting ones are run, by the database's clock."""
+    """Run several hundred waiting chunks. Return milliseconds per chunk, by the clock of the database."""
     pause(dataset)
     empty_tables()
     create_ended_chunks(dataset, user, state.ended)
@@ -111,9 +108,9 @@ def cost_in_window(dataset: Dataset, user: User, state: State, scale: Scale) -> 
 
 
 def pause(dataset: Dataset) -> None:
-    """Stop new calls of this dataset, and wait for the running ones."""
+    """Prevent new calls of this dataset, and wait for the running ones."""
     Dataset.objects.filter(pk=dataset.pk).update(max_concurrency=0)
-    let_pass(0.2)  # an earlier claim may take its slot only now
+    let_pass(0.2)  # a concurrent claim may still take a slot
     wait_until(lambda: not Slot.objects.held().exists(), limit=LIMIT_SECONDS)
 
 
@@ -127,7 +124,7 @@ def done(jobs: Sequence[Job]) -> int:
 
 
 def verify(jobs: Sequence[Job]) -> None:
-    """Assert that every ended chunk has its rows from a call."""
+    """Assert that every ended chunk succeeded with a call of the function."""
     chunks = Chunk.objects.filter(job__in=jobs)
     ended = chunks.exclude(status="pending")
     assert not ended.exclude(status="done", source="live", rows=ROWS, attempts=1).exists(), "chunks did not all succeed"
@@ -151,11 +148,11 @@ def in_jobs(chunks: int) -> list[int]:
 
 
 def empty_tables() -> None:
-    """Delete all jobs, and the space of old rows."""
+    """Delete all jobs, and free the space of old rows."""
     run_statements("TRUNCATE exports_chunk, exports_event, exports_jobs, exports_file CASCADE")
 
 
-# The effects of the statements of `exports.worker.transitions` on a called chunk, without the object.
+# The same effects as the statements of `exports.worker.transitions` for a called chunk, without the object.
 ENDED = f"""
 INSERT INTO exports_chunk (job_id, dataset_id, seq, key, effective_date, path, rank, reusable, status, attempts, source,
                            rows, bytes, header_bytes, sha256, etag, data_as_of, error_code, error_detail, started_at,
@@ -173,7 +170,7 @@ FROM exports_chunk;
 
 
 def create_ended_chunks(dataset: Dataset, user: User, chunks: int) -> None:
-    """Create successful jobs with this number of chunks in total, and statistics like those of autovacuum."""
+    """Create successful jobs with this number of chunks in total, then vacuum and analyze like autovacuum."""
     Job.objects.bulk_create(
         Job(
             user=user, dataset=dataset, schema_version=1, format="csv", delivery="manifest", reuse="never", ttl=600,
@@ -249,7 +246,7 @@ def report_whole_jobs(report: Report, whole: dict[int, list[float]]) -> None:
 
 
 def in_table(report: Report, title: str, measured: dict[str, list[float]]) -> None:
-    """Report milliseconds per chunk, and their ratio to the first."""
+    """Report milliseconds per chunk, and their ratio to the first entry."""
     first = median(next(iter(measured.values())))
     rows = []
     for name, values in measured.items():

@@ -1,5 +1,6 @@
-"""One benchmark in a separate process with separate servers: `python -m tests.bench.isolated MODULE FILE ROUNDS
-QUICK`.
+"""Run one benchmark in this process: python -m tests.bench.isolated MODULE FILE ROUNDS QUICK
+
+`tests.bench` starts this process with separate servers.
 """
 
 import sys
@@ -13,7 +14,7 @@ from tests.bench.report import Report
 
 def main(name: str, file: str, rounds: str, quick: str) -> None:
     if not __debug__:
-        sys.exit("What is measured is checked by assert: run without -O.")
+        sys.exit("Run without -O, because results are verified with assert.")
     django.setup()  # before the benchmark imports models
     report = Report()
     import_module(f"tests.bench.{name}").run(report, rounds=int(rounds), quick=quick == "quick")

@@ -1,7 +1,8 @@
-"""P1: a chunk of 2,000,000 rows against psql piped into rclone, the usual tool: at most 0.75 of its time with its
-defaults, and 0.90 with the options that make it faster here.
+"""P1 and P2: a chunk of 2,000,000 rows.
 
-P2: the same against psql alone, which discards the bytes: the lower limit, for information; the goal is 1.60.
+- P1: against psql piped into rclone, a common alternative. Bounds: 0.75 times its time with its defaults, and 0.90
+  times its time with faster options.
+- P2: against psql alone, which discards the bytes. This is the lower limit, for information. The goal is 1.60.
 """
 
 import hashlib
@@ -40,7 +41,7 @@ COPY = "COPY (SELECT * FROM bench.rows_for('ALL', '2024-01-01')) TO STDOUT (FORM
 PAIR = planning.Pair("ALL", date(2024, 1, 1))
 LIMIT, OURS = "psql > /dev/null", "Sluice"
 DEFAULTS, TUNED = "psql | rclone rcat, its defaults", "psql | rclone rcat, tuned"
-# The request for the bucket is left out.
+# Skips the request that checks the bucket.
 TUNING = {"RCLONE_S3_NO_CHECK_BUCKET": "true"}
 
 
@@ -51,17 +52,17 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
     user = site.prepare(slots=1)
     dataset = site.make_dataset("bench", "bench.rows_for")
     psql = [str(program("psql")), settings.SLUICE.source_url, "-qXc", COPY]
-    ways: dict[str, Measurement] = {
+    alternatives: dict[str, Measurement] = {
         LIMIT: lambda: discard(psql),
         DEFAULTS: lambda: pipe(psql, {}),
         TUNED: lambda: pipe(psql, TUNING),
         OURS: lambda: export(dataset, user, rows),
     }
-    for way in ways.values():
-        way()
+    for alternative in alternatives.values():
+        alternative()
     compare(psql, report)
-    measured = alternate(ways, rounds=rounds)
-    spent = {name: cpu(way) for name, way in ways.items()}
+    measured = alternate(alternatives, rounds=rounds)
+    spent = {name: cpu(alternative) for name, alternative in alternatives.items()}
     report.times("P1, P2", measured)
     middle = {name: median(values) for name, values in measured.items()}
     for peer, bound in ((TUNED, 0.9), (DEFAULTS, 0.75)):
@@ -96,7 +97,7 @@ def pipe(psql: list[str], tuning: Mapping[str, str]) -> None:
 
 
 def export(dataset: Dataset, user: User, rows: int) -> float:
-    """Export from the submission to the finished chunk: claim, COPY, hash, upload, finish."""
+    """Run an export from the submission to the finished chunk: claim, COPY, hash, upload, finish."""
     started = time.perf_counter()
     job = site.submit(dataset, [PAIR], user)
     execution.drain()
@@ -107,7 +108,7 @@ def export(dataset: Dataset, user: User, rows: int) -> float:
 
 
 def compare(psql: list[str], report: Report) -> None:
-    """Assert equal bytes before any time counts."""
+    """Assert that all files have equal bytes, before times are measured."""
     theirs = hashlib.sha256(subprocess.run(psql, check=True, stdout=subprocess.PIPE).stdout).hexdigest()
     chunk = Chunk.objects.latest("id")
     ours = hash_of(planning.object_key("bench", PAIR, planning.Shape()))
@@ -122,11 +123,11 @@ def hash_of(key: str) -> str:
     return content.hexdigest()
 
 
-def cpu(way: Callable[[], object]) -> list[float]:
+def cpu(alternative: Callable[[], object]) -> list[float]:
     """Return the CPU seconds of a round: Postgres, SeaweedFS, and this process with its children."""
-    servers = site.servers()
+    servers = site.server_pids()
     pids = [servers["Postgres"]], [servers["SeaweedFS"]]
-    before = *map(site.cpu_seconds, pids), site.spent(os.getpid())
-    way()
-    after = *map(site.cpu_seconds, pids), site.spent(os.getpid())
+    before = *map(site.cpu_seconds, pids), site.process_cpu_seconds(os.getpid())
+    alternative()
+    after = *map(site.cpu_seconds, pids), site.process_cpu_seconds(os.getpid())
     return [now - then for then, now in zip(before, after, strict=True)]

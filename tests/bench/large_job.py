@@ -1,8 +1,9 @@
-"""P14: a job of 100,000 chunks, by EXPORT_MAX_CHUNKS_PER_JOB: no statement takes a second, and memory is bounded.
+"""P14: a job of 100,000 chunks, the maximum of EXPORT_MAX_CHUNKS_PER_JOB. No statement takes a second, and memory is
+bounded.
 
-Submitted over HTTP to a web process with workers, twice. The first job is cancelled while it runs, and all pages of its
-chunks are read. The second is run to its manifest, which is read. The time of statements is their maximum in
-pg_stat_statements, including waits for locks, and memory is the kernel's VmHWM of the largest process of each kind.
+Two jobs are submitted over HTTP to a web process, and run by workers. The first job is cancelled while it runs, and all
+pages of its chunks are read. The second job runs to its manifest, which is read. Statement times are the maximum in
+pg_stat_statements, including waits for locks. Memory is the kernel's VmHWM of the largest process of each kind.
 """
 
 import http.client
@@ -48,14 +49,14 @@ ORDER BY max_exec_time DESC LIMIT 8
 
 
 class Client:
-    """A client of the API that times its requests."""
+    """API client that measures its requests."""
 
     def __init__(self, port: int, token: str) -> None:
         self.port = port
         self.headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
     def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[float, Any]:
-        """Return the seconds that a request took, and the document in its response."""
+        """Send a request. Return its duration in seconds, and the JSON of the response."""
         connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=60)
         started = time.perf_counter()
         try:
@@ -113,7 +114,7 @@ def body_of(dataset: Dataset, chunks: int) -> bytes:
 
 
 def submit_and_cancel(client: Client, body: bytes, chunks: int) -> tuple[float, float]:
-    """Cancel a job while it runs. Return the seconds of both requests."""
+    """Submit a job, and cancel it while it runs. Return the seconds of both requests."""
     posted, job = client.ask("POST", "/exports", body)
     assert job["totalChunks"] == chunks
     path = job["receiptUrl"]
@@ -121,12 +122,12 @@ def submit_and_cancel(client: Client, body: bytes, chunks: int) -> tuple[float, 
     cancelled, job = client.ask("POST", f"{path}/cancel", b"{}")
     progress = job["progress"]
     assert (job["status"], progress["done"] + progress["cancelled"]) == ("cancelled", chunks), progress
-    assert not Chunk.objects.filter(status__in=("pending", "running", "retrying")).exists(), "chunks still wait"
+    assert not Chunk.objects.filter(status__in=("pending", "running", "retrying")).exists(), "chunks are still waiting"
     return posted, cancelled
 
 
 def read_all(client: Client, chunks: int) -> float:
-    """Read all pages of the cancelled job's chunks, and return the seconds of the slowest."""
+    """Read all pages of the cancelled job's chunks. Return the seconds of the slowest page."""
     address, seen, slowest = f"/exports/{Job.objects.get().job_id}/chunks?limit=200", 0, 0.0
     while address:
         seconds, page = client.ask("GET", address)

@@ -1,13 +1,13 @@
-"""The cost of a chunk on each server, which docs/scaling.md uses for several machines. For information, without
-bounds.
+"""Cost of a chunk on each server, for information. docs/scaling.md uses the results to plan several machines.
 
-- A job of 2,000 chunks with real workers, 10 rows each, all read from the source into new objects: CPU by purpose,
-  WAL, statements, bytes of rows and indexes, Valkey commands. Also the cost of an idle system. Once more through a
-  proxy that counts the requests to object storage.
-- Without workers: a claim and an end alone, with many slots and with many datasets; the deletion rate of old rows.
+- A job of 2,000 chunks with 10 rows each, all read from the source into new objects by real workers: CPU time by
+  purpose, WAL, statements, bytes of rows and indexes, and Valkey commands. The idle system is measured too. Another job
+  runs through a proxy that counts requests to object storage.
+- Without workers: the time of a claim and of an end, with many slots and with many datasets, and the deletion rate of
+  old rows.
 
-This process submits the job. The tables are empty before, so that their sizes are those of these rows, including
-the dead versions that claims and ends leave.
+This process submits the job. The tables are empty before, so that their sizes result from this job, including the dead
+row versions that claims and ends leave.
 """
 
 import time
@@ -53,10 +53,10 @@ MANY_SLOTS, MANY_DATASETS = 1_000, 100
 ROWS = 10
 KEYS = 10
 FIRST_DAY = date(2000, 1, 1)
-LOOK_SECONDS = 0.2
-# For work after a job's success: messages, connections of calls, wake-up messages that find nothing.
+SAMPLE_SECONDS = 0.2
+# Time for work after a job's success: messages, closing connections, and wake-up messages without work.
 SETTLE_SECONDS = 1.0
-REST_SECONDS, QUICK_REST_SECONDS = 30, 3  # two ticks of the reaper
+REST_SECONDS, QUICK_REST_SECONDS = 30, 3  # two runs of the reaper
 CHILDREN = {"exports": 2, "bundles": 1, "webhooks": 1, "maintenance": 1}
 FUNCTION = f"""
 CREATE SCHEMA ledger;
@@ -73,25 +73,25 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
         dataset=site.make_dataset("ledger", "ledger.rows_for"),
         user=user,
         chunks=QUICK_CHUNKS if quick else CHUNKS,
-        servers=site.servers(),
+        servers=site.server_pids(),
     )
     with site.running_workers(CHILDREN) as workers:
         scene.workers = workers
         costs_of_job(scene)  # warm up
         costs = [costs_of_job(scene) for _ in range(rounds)]
-        rest = idle_costs(scene, QUICK_REST_SECONDS if quick else REST_SECONDS)
+        idle = idle_costs(scene, QUICK_REST_SECONDS if quick else REST_SECONDS)
     requests = requests_of_job(scene, min(PROXIED, scene.chunks))
-    # No worker runs from here on: the wake-up messages of these jobs stay in the queue.
+    # No worker runs from here on. The wake-up messages of these jobs stay in the queue.
     alone = times_alone(scene, rounds, QUICK_ALONE if quick else ALONE)
-    connecting = [cpu_ms_of_connecting(scene, 10 if quick else CONNECTIONS) for _ in range(rounds)]
-    speeds = [cleanup_rates(scene, QUICK_OLD if quick else OLD) for _ in range(rounds)]
-    # pg_stat_statements evicts entries after thousands of statements, with their counts.
+    connection_costs = [cpu_ms_of_connecting(scene, 10 if quick else CONNECTIONS) for _ in range(rounds)]
+    rates = [cleanup_rates(scene, QUICK_OLD if quick else OLD) for _ in range(rounds)]
+    # After thousands of statements, pg_stat_statements evicts entries together with their counts.
     assert sql.scalar("SELECT dealloc FROM pg_stat_statements_info") == 0
-    report_costs(report, scene.chunks, costs, rest)
+    report_costs(report, scene.chunks, costs, idle)
     report_requests(report, requests)
     report_alone(report, alone)
-    report_connecting(report, connecting)
-    report_speeds(report, speeds)
+    report_connecting(report, connection_costs)
+    report_rates(report, rates)
 
 
 serial = count()
@@ -99,7 +99,7 @@ serial = count()
 
 @dataclass(kw_only=True)
 class Scene:
-    """The measured system and its processes. `servers`: their first processes, by name."""
+    """The measured system and its processes. `servers`: the process ID of each server, by name."""
 
     dataset: Dataset
     user: User
@@ -111,8 +111,9 @@ class Scene:
         self.backends = Backends(self.servers["Postgres"])
 
     def reset(self) -> None:
-        """Delete all rows, and write the next files to unused paths. The calls are the same every time, since
-        pg_stat_statements keeps only a few thousand.
+        """Delete all rows, and use new paths for the next files.
+
+        The calls stay the same, because pg_stat_statements keeps only a few thousand statements.
         """
         growth.empty_tables()
         Dataset.objects.filter(pk=self.dataset.pk).update(base_path=f"ledger-{next(serial)}")
@@ -125,7 +126,7 @@ class Scene:
         return site.submit(self.dataset, pairs, self.user)
 
     def counters(self) -> dict[str, float]:
-        """Return the cumulative counters and the current sizes. The report shows their growth."""
+        """Return cumulative counters and current sizes. The report shows their growth."""
         return {**self.cpu(), **of_ledger(), **sizes(), **of_valkey()}
 
     def cpu(self) -> dict[str, float]:
@@ -140,18 +141,16 @@ class Scene:
         return {f"CPU ms: {name}": 1000 * spent for name, spent in seconds.items()}
 
 
-# ---- Counters
-# --------------------------------------------------------------------------------------------------------
-
+# ---- Counters --------------------------------------------------------------------------------------------------------
 OWN, MINE, SOURCE = "our database, workers", "our database, submission", "source"
 REST = "rest of Postgres: WAL, checkpoints, autovacuum"
 
 
 class Backends:
-    """CPU seconds of Postgres' processes, by the database in their title.
+    """CPU seconds of Postgres backends, by the database in their process title.
 
-    Backends come and go, and their CPU times with them, so they are sampled continuously. The CPU between the last
-    sample and the exit counts as the rest.
+    Backends are sampled continuously, because their CPU times are no longer readable after their exit. CPU time between
+    the last sample and the exit is counted as REST.
     """
 
     def __init__(self, postmaster: int) -> None:
@@ -166,7 +165,7 @@ class Backends:
     def sample(self) -> None:
         for pid in process_tree.members(self.postmaster):
             if kind := self.kind_of(pid):
-                self.seen[kind, pid] = max(site.spent(pid), self.seen.get((kind, pid), 0.0))
+                self.seen[kind, pid] = max(site.process_cpu_seconds(pid), self.seen.get((kind, pid), 0.0))
 
     def kind_of(self, pid: int) -> str:
         """Return the kind of a backend, or "" for other processes and exited ones."""
@@ -184,14 +183,15 @@ class Backends:
 
 
 def title_of(url: str) -> str:
-    """Return the part of its backends' titles that names a database: `postgres: cluster: user database host(port)
-    …`.
+    """Return the part of backend process titles that names a database.
+
+    Titles are like `postgres: cluster: user database host(port) …`.
     """
     parts = conninfo_to_dict(url)
     return f": {parts['user']} {parts['dbname']} "
 
 
-# The beginnings of the statements in exports/worker/leases.py and exports/worker/transitions.py. Their times are
+# Recognizes statements of exports/worker/leases.py and exports/worker/transitions.py by their first words. Times are
 # execution times in the server, without planning and commit.
 COUNTED = """
 SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0') AS "WAL: bytes",
@@ -246,12 +246,12 @@ def of_valkey() -> dict[str, float]:
 
 
 def costs_of_job(scene: Scene) -> dict[str, float]:
-    """Return the cost of a job per chunk. The backend of this process counts during the submission."""
+    """Return the cost of a job per chunk. The backend of this process is only counted during the submission."""
     scene.reset()
     before = scene.counters()
     job = scene.submit(scene.chunks)
     submitting = scene.backends.seconds()[MINE]
-    wait_until(lambda: has_ended(scene, job), limit=site.LIMIT_SECONDS, every=LOOK_SECONDS)
+    wait_until(lambda: has_ended(scene, job), limit=site.LIMIT_SECONDS, every=SAMPLE_SECONDS)
     let_pass(SETTLE_SECONDS)
     after = scene.counters() | {f"CPU ms: {MINE}": 1000 * submitting}
     verify(job, scene.chunks)
@@ -268,7 +268,7 @@ def has_ended(scene: Scene, job: Job) -> bool:
 
 
 def verify(job: Job, chunks: int) -> None:
-    """Assert that each chunk was called once, and has one event and one file."""
+    """Assert that each chunk was exported with one call, and has one event and one file."""
     job.refresh_from_db()
     assert (job.status, job.done, job.rows) == (JobStatus.SUCCESS, chunks, ROWS * chunks), job.error_code
     assert Chunk.objects.filter(source="live", attempts=1).count() == chunks, "chunks did not all succeed"
@@ -284,14 +284,14 @@ def idle_costs(scene: Scene, seconds: float) -> dict[str, float]:
 
 
 def requests_of_job(scene: Scene, chunks: int) -> dict[str, float]:
-    """Return the requests to object storage per chunk, by method, and whether they are for a chunk's file."""
+    """Return the requests to object storage per chunk, by method and by whether they are for a chunk's file."""
     with (
         gate.running(str(settings.SLUICE.s3_endpoint_url)) as proxy,
         site.running_workers(CHILDREN, variables={"S3_ENDPOINT_URL": proxy.url}),
     ):
         scene.reset()
         job = scene.submit(chunks)
-        site.wait_for(job, every=LOOK_SECONDS)
+        site.wait_for(job, every=SAMPLE_SECONDS)
         files = f"/{scene.dataset.base_path}/"
         seen = Counter(f"{each.method}, {'a file' if files in each.path else 'else'}" for each in proxy.seen)
     verify(job, chunks)
@@ -303,7 +303,7 @@ def requests_of_job(scene: Scene, chunks: int) -> dict[str, float]:
 
 @dataclass(kw_only=True)
 class StatementTimes:
-    """Medians of each round, in ms."""
+    """Median times of each round, in milliseconds."""
 
     claims: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
@@ -312,14 +312,14 @@ class StatementTimes:
 
 @contextmanager
 def many_slots() -> Iterator[None]:
-    """All slots but the last are taken, so that each claim has to skip them."""
+    """Create many slots and occupy all but the last, so that each claim has to skip them."""
     more = settings.SLUICE.model_copy(update={"export_db_slots": MANY_SLOTS})
     Slot.objects.provide(count=MANY_SLOTS)
-    taken = Slot.objects.filter(dataset=None, number__lt=MANY_SLOTS)
-    taken.update(token=0, lease_until=timezone.now() + timedelta(days=1))
+    measurements = Slot.objects.filter(dataset=None, number__lt=MANY_SLOTS)
+    measurements.update(token=0, lease_until=timezone.now() + timedelta(days=1))
     with override_settings(SLUICE=more):
         yield
-    taken.update(token=None, lease_until=None)
+    measurements.update(token=None, lease_until=None)
     Slot.objects.filter(dataset=None, number__gt=settings.SLUICE.export_db_slots).delete()
 
 
@@ -331,28 +331,30 @@ def many_datasets() -> Iterator[None]:
 
 
 def times_alone(scene: Scene, rounds: int, times: int) -> dict[str, StatementTimes]:
-    """Return the times of claims, ends, and wake-up messages without other load, in alternation."""
+    """Measure claims, ends, and wake-up messages without other load, alternating between states."""
     states: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
         f"{settings.SLUICE.export_db_slots} slots, 1 dataset": nullcontext,
         f"{MANY_SLOTS:,} slots, one of them free": many_slots,
         f"{MANY_DATASETS} datasets": many_datasets,
     }
-    taken = {name: StatementTimes() for name in states}
+    measurements = {name: StatementTimes() for name in states}
     for _ in range(rounds):
         for name, state in states.items():
             scene.reset()
             with state():
-                measure_alone(scene, taken[name], times)
-            log_progress(f"{name}: claim {taken[name].claims[-1]:.2f} ms, end {taken[name].ends[-1]:.2f} ms")
-    return taken
+                measure_alone(scene, measurements[name], times)
+            log_progress(
+                f"{name}: claim {measurements[name].claims[-1]:.2f} ms, end {measurements[name].ends[-1]:.2f} ms"
+            )
+    return measurements
 
 
-def measure_alone(scene: Scene, taken: StatementTimes, times: int) -> None:
-    """Claim and end chunks like workers, with prepared plans. Then send one wake-up message per slot."""
+def measure_alone(scene: Scene, measurements: StatementTimes, times: int) -> None:
+    """Claim and finish chunks like a worker, with prepared statements. Then send one wake-up message per slot."""
     scene.submit(times)
     own: Any = connection
     own.close()
-    own.close_pool()  # with its plans, like a worker after each task
+    own.close_pool()  # including prepared statements, like a worker after each task
     claims, ends = [], []
     held: int | None = None
     for _ in range(times):
@@ -367,39 +369,38 @@ def measure_alone(scene: Scene, taken: StatementTimes, times: int) -> None:
     began = time.perf_counter()
     wakeups.chunks(waiting=MANY_SLOTS)
     wake_ups = min(MANY_SLOTS, settings.SLUICE.export_db_slots)
-    taken.wake_ups.append(1000 * (time.perf_counter() - began) / wake_ups)
-    taken.claims.append(median(claims))
-    taken.ends.append(median(ends))
+    measurements.wake_ups.append(1000 * (time.perf_counter() - began) / wake_ups)
+    measurements.claims.append(median(claims))
+    measurements.ends.append(median(ends))
 
 
 def cpu_ms_of_connecting(scene: Scene, times: int) -> float:
-    """Return Postgres' CPU time for a new connection: workers open one every few seconds."""
+    """Return Postgres's CPU time for a new connection. Workers open one every few seconds."""
     url = settings.SLUICE.database_url.get_secret_value()
     before = site.cpu_seconds([scene.servers["Postgres"]])
     for _ in range(times):
         with psycopg.connect(url, autocommit=True) as one:
             one.execute("SELECT 1")
-    let_pass(SETTLE_SECONDS)  # until the last of them has exited, and counts for Postgres' main process
+    let_pass(SETTLE_SECONDS)  # until the last backend has exited, so that Postgres's main process includes its CPU time
     return 1000 * (site.cpu_seconds([scene.servers["Postgres"]]) - before) / times
 
 
-# ---- Cleanup
-# ---------------------------------------------------------------------------------------------------------
+# ---- Cleanup ---------------------------------------------------------------------------------------------------------
 
 
 def cleanup_rates(scene: Scene, chunks: int) -> dict[str, float]:
-    """Return how many rows per second the sweep and the purge delete, in jobs of the maximum size."""
+    """Return the rows per second that the sweep and the purge delete, for jobs of the maximum size."""
     scene.reset()
     growth.create_ended_chunks(scene.dataset, scene.user, chunks)
     Job.objects.update(finished_at=timezone.now() - timedelta(days=settings.SLUICE.export_job_retention_days + 1))
-    speeds = {
+    rates = {
         "events deleted": chunks / seconds_of(retention.delete_old_events),
         "chunks purged": chunks / seconds_of(retention.purge_jobs),
     }
     assert not Event.objects.exists(), "events remain"
     assert not Chunk.objects.exists(), "chunks remain"
-    log_progress(", ".join(f"{name}: {speed:,.0f}/s" for name, speed in speeds.items()))
-    return speeds
+    log_progress(", ".join(f"{name}: {speed:,.0f}/s" for name, speed in rates.items()))
+    return rates
 
 
 def seconds_of(verb: Callable[[], object]) -> float:
@@ -411,12 +412,12 @@ def seconds_of(verb: Callable[[], object]) -> float:
 # ---- The report -----------------------------------------------------------------------------------------------------
 
 
-def report_costs(report: Report, chunks: int, costs: Sequence[Mapping[str, float]], rest: Mapping[str, float]) -> None:
+def report_costs(report: Report, chunks: int, costs: Sequence[Mapping[str, float]], idle: Mapping[str, float]) -> None:
     rows = []
     for name in costs[0]:
         values = [each[name] for each in costs]
         report.series[f"ledger {name}"] = values
-        at_rest = "" if name == f"CPU ms: {MINE}" or name.startswith("bytes of") else figure(rest[name])
+        at_rest = "" if name == f"CPU ms: {MINE}" or name.startswith("bytes of") else figure(idle[name])
         rows.append([name, figure(median(values)), f"{figure(min(values))} to {figure(max(values))}", at_rest])
     report.table(
         f"ledger: cost per chunk, median of {len(costs)} jobs of {chunks:,}",
@@ -447,15 +448,15 @@ def report_alone(report: Report, alone: Mapping[str, StatementTimes]) -> None:
     )
 
 
-def report_connecting(report: Report, connecting: Sequence[float]) -> None:
-    report.series["ledger CPU ms of a new connection"] = list(connecting)
-    report.notes.append(f"ledger: a new connection takes {figure(median(connecting))} ms of Postgres' CPU.")
+def report_connecting(report: Report, connection_costs: Sequence[float]) -> None:
+    report.series["ledger CPU ms of a new connection"] = list(connection_costs)
+    report.notes.append(f"ledger: a new connection takes {figure(median(connection_costs))} ms of Postgres' CPU.")
 
 
-def report_speeds(report: Report, speeds: Sequence[Mapping[str, float]]) -> None:
+def report_rates(report: Report, rates: Sequence[Mapping[str, float]]) -> None:
     rows = []
-    for name in speeds[0]:
-        values = [each[name] for each in speeds]
+    for name in rates[0]:
+        values = [each[name] for each in rates]
         report.series[f"ledger {name} a second"] = values
         rows.append([name, figure(median(values)), f"{figure(min(values))} to {figure(max(values))}"])
     report.table("ledger: deleted rows per second", ["", "rows", "range"], rows)

@@ -1,9 +1,10 @@
-"""P10: 500 listeners of one job's events, alternating with one, each on a fresh web process. Bounds: a change
-reaches the slowest of them within 2 s of its commit, and a listener costs at most 100 kB of memory.
+"""P10: 500 listeners of one job's events, alternating with a single listener, each time on a new web process.
 
-Changes are chunks that end, by the workers' statement, at different offsets within the half second of the web
-process's polling interval. The clock starts before the statement that makes the change and commits it, and stops
-when the last listener has the whole event. The listeners run in a separate process.
+Bounds: a change reaches the slowest listener within 2 s of its commit, and a listener takes at most 100 kB of memory.
+
+The changes are ends of chunks, made with the workers' statement, at random offsets within the web process's polling
+interval of half a second. The time is measured from before the statement until the last listener has received the whole
+event. The listeners run in a separate process.
 """
 
 import json
@@ -36,16 +37,16 @@ from tests.integration.factories import claim_one, pairs, result_of
 from tests.waiting import let_pass
 
 MOST_SECONDS, MOST_KILOBYTES = 2.0, 100.0
-# Objects that a web process creates once, for its first requests and streams, are no cost of a listener.
-FIRST, FIRST_CHANGES = 20, 2
+# Listeners and changes for the warm-up, in which a web process creates objects that it creates only once.
+WARM_UP_LISTENERS, WARM_UP_CHANGES = 20, 2
 SETTLE_SECONDS = 2.0
 LIMIT_SECONDS = 120
-FILES = 4096  # open files per process; half of them are for streams
+FILES = 4096  # limit of open files per process; half of it is for streams
 
 
 @dataclass
 class Listening:
-    """A number of listeners, and their measurements: seconds per change, and bytes of the web process per round."""
+    """Measurements with a number of listeners: seconds per change, and bytes of the web process per round."""
 
     count: int
     seconds: list[float] = field(default_factory=list)
@@ -69,26 +70,26 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
     rounds = 1 if quick else rounds
     allow_files()
     owner = site.prepare()
-    # Streams per user are limited, also for staff, who may open streams of other users. A few users are spare, for
-    # connections that are still closing.
+    # Staff may open streams of other users' jobs, but the streams per user are limited. There are two more users than
+    # needed, because earlier connections may still be closing.
     staff = [
         User.objects.create_user(f"staff{n}", is_staff=True, is_superuser=True)
         for n in range(-(-count // MAX_STREAMS_OF_A_USER) + 2)
     ]
     scene = Scene(
-        dataset=site.make_dataset("listeners", "listeners.nobody_calls_it"),
+        dataset=site.make_dataset("listeners", "listeners.never_called"),
         owner=owner,
         tokens=[site.token_of(user) for user in staff],
         changes=changes,
     )
     one, many = Listening(1), Listening(count)
-    ways = {each.name: partial(measure, each, scene) for each in (one, many)}
-    alternate(ways, rounds=rounds, warm_up=False)  # each warms up its own web process
+    alternatives = {each.name: partial(measure, each, scene) for each in (one, many)}
+    alternate(alternatives, rounds=rounds, warm_up=False)  # each warms up its own web process
     report_results(report, one, many)
 
 
 def allow_files() -> None:
-    """Raise the limit of open files of this process and its children to the number of streams."""
+    """Raise the limit of open files of this process and its children, for the streams."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < FILES:
         assert hard == resource.RLIM_INFINITY or hard >= FILES, f"no more than {hard} files may be open"
@@ -99,14 +100,14 @@ def allow_files() -> None:
 
 
 def measure(listening: Listening, scene: Scene) -> float:
-    """Connect listeners to a fresh web process, and make changes. Returns the median seconds of a change."""
-    job = site.submit(scene.dataset, pairs(FIRST_CHANGES + scene.changes), scene.owner)
+    """Connect listeners to a new web process, and make changes. Return the median seconds of a change."""
+    job = site.submit(scene.dataset, pairs(WARM_UP_CHANGES + scene.changes), scene.owner)
     with site.serving() as web:
         with listener_process(web.port, job, scene.tokens) as first:
-            first.grow(FIRST)
-            for _ in range(FIRST_CHANGES):
+            first.grow(WARM_UP_LISTENERS)
+            for _ in range(WARM_UP_CHANGES):
                 first.change()
-        let_pass(SETTLE_SECONDS)  # until the web process has noticed that they left
+        let_pass(SETTLE_SECONDS)  # until the web process has noticed that they disconnected
         with listener_process(web.port, job, scene.tokens) as listeners:
             listeners.grow(listening.count)
             seconds = [listeners.change() for _ in range(scene.changes)]
@@ -145,7 +146,7 @@ class ListenerProcess:
         assert self.expect_event("listening") == more
 
     def change(self) -> float:
-        """End a chunk. Returns the seconds until all listeners have received the event."""
+        """End a chunk. Return the seconds until all listeners have received the event."""
         time.sleep(random.uniform(0, POLL_SECONDS))
         claim = claim_one(backend="bench")
         assert claim
@@ -157,7 +158,7 @@ class ListenerProcess:
         last: float = self.expect_event("last")
         return last - began
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         assert self.process.stdin
         self.process.stdin.close()
         self.process.wait(LIMIT_SECONDS)
@@ -173,7 +174,7 @@ def listener_process(port: int, job: Job, tokens: list[str]) -> Iterator[Listene
         try:
             listeners.send_line(json.dumps(place))
             yield listeners
-            listeners.leave()
+            listeners.disconnect()
         finally:
             process.kill()  # no effect on an exited process
 

@@ -1,9 +1,9 @@
 """Listeners of one event stream, each with a separate connection: `python -m tests.bench.listeners_clients`.
 
-The first line on stdin is a `Place` as JSON: the server, the path, and the tokens. Each later line is the number of
-additional listeners. Lines on stdout are JSON: `{"listening": 500}` when all of them have received the snapshot, and
-for each changed chunk `{"change": 17, "last": 1234.5}` when all of them have received it, with the time at which the
-last one did, on the monotonic clock, which all processes of a machine share. They disconnect at the end of stdin.
+The first line on stdin is a `Target` as JSON. Each later line is the number of additional listeners. Lines on stdout
+are JSON: `{"listening": 500}` when all listeners have received the snapshot, and `{"change": 17, "last": 1234.5}` for
+each changed chunk that all listeners have received. `last` is the time at which the last listener received it, on the
+monotonic clock, which all processes of a machine share. The listeners disconnect at the end of stdin.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 AT_ONCE = 10  # concurrent connection attempts
 
 
-class Place(NamedTuple):
+class Target(NamedTuple):
     host: str
     port: int
     path: str
@@ -29,10 +29,10 @@ class Listener:
         self.received = 0
 
     async def begin(self, token: str) -> None:
-        """Send the request, and return when the snapshot has arrived."""
-        place = self.listeners.place
+        """Send the request, and wait for the snapshot."""
+        target = self.listeners.target
         self.writer.write(
-            f"GET {place.path} HTTP/1.1\r\nHost: {place.host}:{place.port}\r\nUser-Agent: bench\r\n"
+            f"GET {target.path} HTTP/1.1\r\nHost: {target.host}:{target.port}\r\nUser-Agent: bench\r\n"
             f"Accept: text/event-stream\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
         )
         head = await self.reader.readuntil(b"\r\n\r\n")
@@ -57,7 +57,7 @@ class Listener:
     async def event(self) -> tuple[int, bytes]:
         """Return the number and the name of the next complete event.
 
-        Chunk lengths of the HTTP body are lines too, and do not start like a line of an event.
+        Chunk lengths of the HTTP body are also lines. They are skipped, because they do not start like lines of events.
         """
         number, name = 0, b""
         while line := await self.reader.readline():
@@ -71,8 +71,8 @@ class Listener:
 
 
 class Listeners:
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, target: Target) -> None:
+        self.target = target
         self.count = 0
         self.tasks: list[asyncio.Task[None]] = []
         self.received: Counter[int] = Counter()
@@ -87,8 +87,8 @@ class Listeners:
 
     async def connect(self, number: int) -> Listener:
         async with self.connecting:
-            listener = Listener(self, *await asyncio.open_connection(self.place.host, self.place.port))
-            await listener.begin(self.place.tokens[number % len(self.place.tokens)])
+            listener = Listener(self, *await asyncio.open_connection(self.target.host, self.target.port))
+            await listener.begin(self.target.tokens[number % len(self.target.tokens)])
             return listener
 
     def record(self, number: int) -> None:
@@ -102,7 +102,7 @@ def print_progress(**facts: Any) -> None:
 
 
 async def main() -> None:
-    listeners = Listeners(Place(**json.loads(sys.stdin.readline())))
+    listeners = Listeners(Target(**json.loads(sys.stdin.readline())))
     while line := await asyncio.to_thread(sys.stdin.readline):
         await listeners.add(int(line))
 

@@ -1,8 +1,8 @@
-"""P3: the peak memory of a worker's child: a chunk of 4,000,000 rows against one of 200,000.
+"""P3: peak memory of a worker's child process, for a chunk of 4,000,000 rows against one of 200,000.
 
-At most 1.1 times as much, and at most 200 MB for either. Each chunk has a new worker, since the peak of a used
-process would include earlier chunks. Both files are too large for one PUT, so threads send them in parts. The peak
-is the kernel's VmHWM, including pages that the child shares with its parent.
+Bounds: 1.1 times as much, and 200 MB for each. Each chunk has a new worker, because the peak of a used process would
+include earlier chunks. Both files are too large for a single PUT, so they are uploaded in parts by threads. The peak is
+the kernel's VmHWM, including pages that the child shares with its parent.
 """
 
 import hashlib
@@ -49,11 +49,11 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
     dataset = site.make_dataset("memory", "memory.rows_for")
     sizes = QUICK_SIZES if quick else SIZES
     parents: dict[str, list[float]] = {name_of(rows): [] for rows in sizes}
-    ways: dict[str, Measurement] = {
+    alternatives: dict[str, Measurement] = {
         name_of(rows): partial(peak_of_child, dataset, user, rows, digest_of(rows), parents[name_of(rows)])
         for rows in sizes
     }
-    children = alternate(ways, rounds=1 if quick else rounds, warm_up=False)
+    children = alternate(alternatives, rounds=1 if quick else rounds, warm_up=False)
     report_results(report, children, parents)
 
 
@@ -62,7 +62,7 @@ def name_of(rows: int) -> str:
 
 
 def digest_of(rows: int) -> str:
-    """Return the SHA-256, in hex, of the server's own COPY output."""
+    """Return the hexadecimal SHA-256 of the server's COPY output."""
     digest = hashlib.sha256()
     with (
         psycopg.connect(settings.SLUICE.source_url, options="-c timezone=UTC") as connection,
@@ -75,16 +75,14 @@ def digest_of(rows: int) -> str:
 
 
 def peak_of_child(dataset: Dataset, user: User, rows: int, sha256: str, parents: list[float]) -> float:
-    """Export one chunk with a new worker. Returns the child's peak in MB, and appends that of its parent to
-    `parents`.
-    """
+    """Export one chunk with a new worker. Return the child's peak in MB, and append the parent's peak to `parents`."""
     with site.running_workers({"exports": 1, "bundles": 1}) as running:
         job = site.submit(dataset, [planning.Pair(str(rows), DAY)], user)
         site.wait_for(job)
         parent, child = peaks(running["exports"])
     chunk = job.chunks.get()
     head = storage.head(chunk.path)
-    assert (chunk.rows, chunk.sha256) == (rows, sha256), "the rows differ from the server's own COPY"
+    assert (chunk.rows, chunk.sha256) == (rows, sha256), "the rows differ from the server's COPY"
     assert head is not None, "the file is missing"
     assert (head.etag, head.size) == (chunk.etag, chunk.bytes), "the file differs from the chunk's checksum"
     parents.append(parent)

@@ -1,4 +1,4 @@
-"""Costs of comparable ways: seconds, CPU seconds by group of processes, and the work of both databases."""
+"""Measurement of the costs of alternatives: seconds, CPU seconds by process group, and work of both databases."""
 
 import time
 from collections import defaultdict
@@ -21,9 +21,10 @@ NO_PROCESSES: Mapping[str, list[int]] = {}
 
 
 class DatabaseWork(NamedTuple):
-    """The work of a database, cumulative or between two moments. `seconds` are from pg_stat_statements: for a
-    SELECT without planning, for a COPY with it. `active` is from pg_stat_database: the time in which its sessions
-    were not idle.
+    """The work of a database, cumulative or between two points in time.
+
+    `seconds`: from pg_stat_statements. They include planning for COPY, but not for SELECT. `active`: from
+    pg_stat_database, the time in which sessions were not idle.
     """
 
     statements: float = 0
@@ -36,7 +37,7 @@ class DatabaseWork(NamedTuple):
 
 @dataclass
 class Lap:
-    """One run of one way: seconds, CPU seconds by group of processes, and the work of both databases."""
+    """One run of an alternative: seconds, CPU seconds by process group, and work of both databases."""
 
     groups: Mapping[str, list[int]]
     seconds: float = 0
@@ -46,7 +47,7 @@ class Lap:
 
     @contextmanager
     def timed(self, instead: Mapping[str, list[int]] = NO_PROCESSES) -> Iterator[None]:
-        """Measure the block. `instead` adds processes that exist only during this run."""
+        """Measure the block. `instead`: process groups that replace those of the meter in this run."""
         groups = {**self.groups, **instead}
         before = cpu_seconds(groups)
         started = time.perf_counter()
@@ -56,8 +57,8 @@ class Lap:
 
 
 class Meter:
-    def __init__(self, asking: psycopg.Connection, groups: Mapping[str, list[int]]) -> None:
-        self.asking = asking  # our own database: these queries are no work of the source
+    def __init__(self, connection: psycopg.Connection, groups: Mapping[str, list[int]]) -> None:
+        self.connection = connection  # to Sluice's database, so that queries are not counted as work of the source
         self.groups = groups
         self.laps: dict[str, list[Lap]] = defaultdict(list)
 
@@ -66,7 +67,7 @@ class Meter:
         lap = Lap(self.groups)
         source, own = self.used(settings.SLUICE.source_url), self.used(own_url())
         yield lap
-        wait_until(self.source_is_left)  # a session reports its time reliably only when it ends
+        wait_until(self.source_is_unused)  # sessions report their times reliably only when they end
         lap.source = self.used(settings.SLUICE.source_url).since(source)
         lap.own = self.used(own_url()).since(own)
         self.laps[name].append(lap)
@@ -74,15 +75,15 @@ class Meter:
     def used(self, url: str) -> DatabaseWork:
         return DatabaseWork(*self.ask(USED, conninfo_to_dict(url)["dbname"]))
 
-    def source_is_left(self) -> bool:
+    def source_is_unused(self) -> bool:
         return self.ask(PRESENT, conninfo_to_dict(settings.SLUICE.source_url)["dbname"]) == (0,)
 
     def require_all_statements(self) -> None:
-        """Assert that pg_stat_statements evicted no entry, with its times."""
+        """Assert that pg_stat_statements evicted no entries, because their times would be lost."""
         assert self.ask("SELECT dealloc FROM pg_stat_statements_info") == (0,)
 
     def ask(self, query: str, *values: Any) -> tuple[Any, ...]:
-        row = self.asking.execute(query, values).fetchone()
+        row = self.connection.execute(query, values).fetchone()
         assert row
         return row
 
@@ -102,7 +103,7 @@ def own_url() -> str:
 
 def cpu_seconds(groups: Mapping[str, list[int]]) -> dict[str, float]:
     spent = {name: site.cpu_seconds(pids) for name, pids in groups.items()}
-    spent[CLIENTS] += time.process_time()  # this process, whose descendants are all others
+    spent[CLIENTS] += time.process_time()  # this process only, because all others are its descendants
     return spent
 
 
@@ -112,5 +113,5 @@ def groups(workers: Mapping[str, Process], web: processes.Web) -> dict[str, list
         "other workers, beat": [process.pid for name, process in workers.items() if name != "exports"],
         WEB: [web.pid],
         CLIENTS: [],
-        **{name: [pid] for name, pid in site.servers().items()},
+        **{name: [pid] for name, pid in site.server_pids().items()},
     }

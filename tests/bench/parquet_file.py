@@ -1,8 +1,8 @@
-"""P13: a Parquet file of 2,000,000 rows against common alternatives: at most 1.00 of the time of the faster one, and at
-most 300 MB of memory.
+"""P13: a Parquet file of 2,000,000 rows against common alternatives.
 
-They are a script of ADBC, pyarrow's ParquetWriter and an upload (`parquet_peer.py`), and sling. PARQUET_VENV is their
-environment; without it, only Sluice is measured. Times are without the start of Python.
+Bounds: 1.00 times the time of the faster alternative, and 300 MB of memory. The alternatives are sling, and a script
+with ADBC, pyarrow's ParquetWriter, and an upload (`parquet_peer.py`). PARQUET_VENV is their virtual environment.
+Without it, only Sluice is measured. Times exclude the start of Python.
 """
 
 import json
@@ -46,11 +46,11 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
     user = site.prepare(slots=1)
     dataset = site.make_dataset("bench", "bench.rows_for")
     peaks: dict[str, list[float]] = {}
-    ways: dict[str, Measurement] = {OURS: lambda: export(dataset, user, rows), **peers(peaks)}
-    for way in ways.values():
-        way()
-    compare(list(ways), report, rows)
-    measured = alternate(ways, rounds=rounds)
+    alternatives: dict[str, Measurement] = {OURS: lambda: export(dataset, user, rows), **peers(peaks)}
+    for alternative in alternatives.values():
+        alternative()
+    compare(list(alternatives), report, rows)
+    measured = alternate(alternatives, rounds=rounds)
     report.times("P13", measured)
     middle = {name: median(values) for name, values in measured.items()}
     ours = middle.pop(OURS)
@@ -64,7 +64,7 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
 
 
 def export(dataset: Dataset, user: User, rows: int) -> float:
-    """Export from the submission to the finished chunk: claim, COPY, conversion, upload, finish."""
+    """Run an export from the submission to the finished chunk: claim, COPY, conversion, upload, finish."""
     started = time.perf_counter()
     job = site.submit(dataset, [PAIR], user, shape=PARQUET)
     execution.drain()
@@ -85,7 +85,7 @@ def peak_of_worker(dataset: Dataset, user: User) -> float:
 
 
 def peers(peaks: dict[str, list[float]]) -> dict[str, Measurement]:
-    """Return the measurements of the tools that are installed. Their peaks, in MB, are appended to `peaks`."""
+    """Return measurements for the installed alternatives. They append their peak memory in MB to `peaks`."""
     found: dict[str, Callable[[], tuple[float, float]]] = {}
     home = Path(os.environ.get("PARQUET_VENV", "none")).absolute()
     if (home / "bin/python").exists():
@@ -140,7 +140,7 @@ def run_sling(binary: Path) -> tuple[float, float]:
             "TARGET": json.dumps(target),
             "SLING_HOME_DIR": home,
             "SLING_DISABLE_TELEMETRY": "true",
-            "SLING_DUCKDB_COMPUTE": "false",  # its own writer; with DuckDB, it downloads a program
+            "SLING_DUCKDB_COMPUTE": "false",  # use sling's own writer, because it would download DuckDB
         }
         started = time.perf_counter()
         megabytes = peak_of(command, {**os.environ, **variables}, Path(home) / "output")
@@ -148,7 +148,7 @@ def run_sling(binary: Path) -> tuple[float, float]:
 
 
 def peak_of(command: list[str], environment: dict[str, str], log: Path) -> float:
-    """Run a program to its end, and return its peak memory. That of `wait4` includes the fork of this process."""
+    """Run a program and return its peak memory. The peak of `wait4` would include the fork of this process."""
     megabytes = 0.0
     with (
         log.open("wb") as output,
@@ -176,7 +176,7 @@ def key_of(name: str) -> str:
 
 
 def compare(names: list[str], report: Report, rows: int) -> None:
-    """Assert equal rows before any time counts."""
+    """Assert that all files have equal rows, before times are measured."""
     facts = {name: facts_of(path_of(name)) for name in names}
     assert len({content[:3] for content in facts.values()}) == 1, facts
     assert facts[OURS][0] == rows

@@ -1,7 +1,7 @@
-"""The comparison of P13: a plain script that reads by ADBC, writes by pyarrow, and uploads by boto3.
+"""Alternative for P13: a plain script that reads with ADBC, writes with pyarrow, and uploads with boto3.
 
-Runs in an environment of its own, and prints its seconds without the imports, and its peak memory in MB. Its numeric
-column comes as text, and is cast to the same decimals that Sluice writes.
+It runs in a separate virtual environment, and prints its seconds without imports, and its peak memory in MB. ADBC
+returns numeric columns as text, which is cast to the same decimals that Sluice writes.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Plots of the curves."""
+"""Plots of the curves of benchmark reports."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -8,11 +8,11 @@ from matplotlib.figure import Figure
 
 from tests.bench.report import Curve
 
-WIDE = 20  # ratio of the axis' ends beyond which it is logarithmic
+WIDE = 20  # an axis with a larger ratio between its ends is logarithmic
 
 
 def draw(curves: Iterable[Curve], folder: Path) -> list[Path]:
-    """Draw one PNG with all plots side by side. Returns the files, or none without curves."""
+    """Draw one PNG with all plots side by side. Return its path, or an empty list without curves."""
     plots = [
         list(group) for _, group in groupby(sorted(curves, key=lambda each: each.plot), key=lambda each: each.plot)
     ]

@@ -1,9 +1,9 @@
-"""P8: reading a job of 1,095 chunks and a document's task by 50 concurrent clients, alternating with an empty view
-of the same web process. Bounds: at most 1.5 times its median latency; no query on chunks for a job, and none on
-etl_task for a task whose state is in Redis.
+"""P8: 50 concurrent clients read a job of 1,095 chunks and the task of a document, alternating with an empty view.
 
-The empty view authenticates its user and counts for the rate limits, like the others. Jobs are read before they
-start, while they run, and with a receipt and a link; tasks during OCR, and with their result.
+Bounds: 1.5 times the median latency of the empty view of the same web process, no query on chunks for a job, and no
+query on etl_task for a task whose state is in Redis. The empty view authenticates its user and counts for the rate
+limits, like the other views. Jobs are read before they start, while they run, and with a receipt and a link. Tasks are
+read during OCR, and with their result.
 """
 
 import http.client
@@ -53,9 +53,7 @@ LANGUAGE sql STABLE AS 'SELECT key, n, effective_date FROM generate_series(1, 10
 
 
 class Load(NamedTuple):
-    """Measurements of one round of requests. `total_requests` includes the warm-up requests, since they count for the
-    statements.
-    """
+    """Measurements of one round of requests. `total_requests` includes warm-up requests, like the statements."""
 
     latencies: list[float]
     seconds: float
@@ -66,7 +64,7 @@ class Load(NamedTuple):
 
 @dataclass(frozen=True)
 class Subject:
-    """A path, the expected contents of each response, and a table that must not be queried for it."""
+    """A path, a text that each response must contain, and a table that must not be queried."""
 
     name: str
     path: str
@@ -96,23 +94,24 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
     user = site.prepare()
     token = site.token_of(user)
     subjects = [Subject(EMPTY, "/empty", '"ok":true', CHUNKS), *jobs(user, chunks), *tasks(user)]
-    in_main("ANALYZE")  # as autovacuum would do within a minute
+    in_main("ANALYZE")  # like autovacuum would within a minute
     with site.serving(variables=SERVING) as web:
         for subject in subjects:
             verify(subject, get_json(web.port, token, subject.path), chunks)
-        ways = {subject.name: partial(send_requests, subject, web.port, token, requests) for subject in subjects}
-        taken = alternate(ways, rounds=rounds)
+        alternatives = {
+            subject.name: partial(send_requests, subject, web.port, token, requests) for subject in subjects
+        }
+        measurements = alternate(alternatives, rounds=rounds)
     for subject in subjects:
         del subject.loads[0]  # the warm-up
-    report_results(report, subjects, taken)
+    report_results(report, subjects, measurements)
 
 
-# ---- Subjects
-# --------------------------------------------------------------------------------------------------------
+# ---- Subjects --------------------------------------------------------------------------------------------------------
 
 
 def jobs(user: User, chunks: int) -> list[Subject]:
-    """Return a job that real workers finished, one that is half done, and one that has not started."""
+    """Create a job that real workers finished, one that is half done, and one that has not started."""
     site.in_source(FUNCTION)
     dataset = site.make_dataset("reads", "reads.rows_for")
     with site.running_workers({name: WORKERS[name] for name in ("exports", "bundles")}):
@@ -132,8 +131,8 @@ def jobs(user: User, chunks: int) -> list[Subject]:
 
 
 def tasks(user: User) -> list[Subject]:
-    """Return a task that real workers completed, and one in OCR. Redis has the states of both."""
-    # Without this setting, the OCR worker would use the document folder of the checkout.
+    """Create a task that real workers completed, and one in OCR. Redis has the states of both."""
+    # Without this setting, the OCR worker would use the document folder of this repository.
     folder = {"ETL_CACHE_DIR": str(Path(gettempdir()) / "documents")}
     with site.running_workers({name: WORKERS[name] for name in ("etl-ocr", "etl-postprocess")}, variables=folder):
         done = make_task(user)
@@ -153,17 +152,17 @@ def tasks(user: User) -> list[Subject]:
 
 
 def get_json(port: int, token: str, path: str) -> dict[str, Any]:
-    asking = http.client.HTTPConnection(LOOPBACK, port, timeout=20)
+    connection_to_web = http.client.HTTPConnection(LOOPBACK, port, timeout=20)
     try:
-        asking.request("GET", path, headers={"Authorization": f"Bearer {token}"})
-        read: dict[str, Any] = json.loads(asking.getresponse().read())
+        connection_to_web.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        read: dict[str, Any] = json.loads(connection_to_web.getresponse().read())
     finally:
-        asking.close()
+        connection_to_web.close()
     return read
 
 
 def verify(subject: Subject, shown: dict[str, Any], chunks: int) -> None:
-    """Assert correct contents before any time counts."""
+    """Assert that a response is correct, before times are measured."""
     match subject.name:
         case "an empty view":
             assert shown == {"ok": True}, shown
@@ -188,7 +187,7 @@ def verify(subject: Subject, shown: dict[str, Any], chunks: int) -> None:
 
 
 def send_requests(subject: Subject, port: int, token: str, requests: int) -> float:
-    """Send requests from all clients. Returns the median latency, and adds the other figures to the subject."""
+    """Send requests from all clients. Return the median latency, and add all measurements to the subject."""
     order = {
         "host": LOOPBACK, "port": port, "path": subject.path, "token": token, "expected": subject.expected,
         "clients": CLIENTS, "requests": requests,
@@ -201,13 +200,15 @@ def send_requests(subject: Subject, port: int, token: str, requests: int) -> flo
     after = statements(subject.table)
     load = Load(**json.loads(done.stdout), statements=after[0] - before[0], on_table=after[1] - before[1])
     assert len(load.latencies) == requests
-    assert load.statements >= load.total_requests, "each request looks up its token, so statements are not counted"
+    assert load.statements >= load.total_requests, (
+        "statements are not counted, although each request looks up its token"
+    )
     subject.loads.append(load)
     return median(load.latencies)
 
 
-# During a measurement, only the web process queries this database, except for this query, whose text has $1 for the
-# table.
+# During a measurement, only the web process queries this database. This query is the exception, but its recorded text
+# has $1 instead of the table.
 STATEMENTS = """
 SELECT coalesce(sum(calls), 0)::bigint, coalesce(sum(calls) FILTER (WHERE strpos(query, %s) > 0), 0)::bigint
 FROM pg_stat_statements WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -215,13 +216,13 @@ FROM pg_stat_statements WHERE dbid = (SELECT oid FROM pg_database WHERE datname 
 
 
 def statements(table: str) -> tuple[int, int]:
-    """Return the number of executed statements in the database, and of those with this table in their text."""
+    """Return the number of executed statements, and the number of those that contain the name of this table."""
     every, on_table = in_main(STATEMENTS, table)
     return every, on_table
 
 
 def in_main(statement: str, *values: str) -> tuple[int, ...]:
-    """Return the first row of a statement on Sluice's own database."""
+    """Execute a statement on Sluice's database, and return its first row."""
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
         return cursor.fetchone() or () if cursor.description else ()
@@ -230,15 +231,15 @@ def in_main(statement: str, *values: str) -> tuple[int, ...]:
 # ---- Report --------------------------------------------------------------------------------------------------------
 
 
-def report_results(report: Report, subjects: list[Subject], taken: dict[str, list[float]]) -> None:
-    report.times("P8", taken)
+def report_results(report: Report, subjects: list[Subject], measurements: dict[str, list[float]]) -> None:
+    report.times("P8", measurements)
     report.table(
         f"P8, {CLIENTS} clients, all rounds together",
         ["", "median, ms", "p99, ms", "requests/s", "statements per request"],
         [row(subject) for subject in subjects],
     )
     for subject in subjects[1:]:
-        ratio = median(taken[subject.name]) / median(taken[EMPTY])
+        ratio = median(measurements[subject.name]) / median(measurements[EMPTY])
         report.bound("P8", f"{subject.name}: median latency, relative to an empty view", ratio, MAX_RATIO)
     for table, what in ((CHUNKS, "a job"), (TASKS, "a task that Redis has")):
         most = max(subject.queries_on_table for subject in subjects[1:] if subject.table == table)

@@ -1,7 +1,7 @@
-"""Clients of a web process, each with a persistent connection, and the next request right after each response.
+"""Clients of a web process. Each has a persistent connection, and sends the next request right after each response.
 
-`python -m tests.bench.reads_clients`, with an `Order` as JSON on stdin; JSON on stdout. A separate process, like
-real clients, so that the measurement does not slow down the server.
+`python -m tests.bench.reads_clients` reads an `Order` as JSON from stdin, and writes JSON to stdout. It is a separate
+process, so that the measurement does not slow down the server.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-WARM_UP = 2  # uncounted requests of each client: connections, threads, and other one-time setup
+WARM_UP = 2  # uncounted requests of each client, for connections, threads, and other one-time setup
 LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
 
 
@@ -23,7 +23,7 @@ class Order(NamedTuple):
     token: str
     expected: str  # in every response
     clients: int
-    requests: int  # counted requests of all clients together
+    requests: int  # total counted requests of all clients
 
 
 class Client:
@@ -46,9 +46,9 @@ class Client:
         assert head.startswith(b"HTTP/1.1 200 ") and self.expected in body, (head + body).decode()  # noqa: PT018
         return seconds
 
-    async def request_until_empty(self, left: Iterator[int]) -> list[float]:
-        """Take requests from the shared remainder until there are none."""
-        return [await self.ask() for _ in left]
+    async def request_until_exhausted(self, remaining: Iterator[int]) -> list[float]:
+        """Send requests until the shared iterator is exhausted. Return their latencies."""
+        return [await self.ask() for _ in remaining]
 
 
 async def connected(order: Order) -> Client:
@@ -57,10 +57,10 @@ async def connected(order: Order) -> Client:
 
 async def load(order: Order) -> dict[str, Any]:
     clients = await asyncio.gather(*(connected(order) for _ in range(order.clients)))
-    await asyncio.gather(*(client.request_until_empty(iter(range(WARM_UP))) for client in clients))
-    left = iter(range(order.requests))
+    await asyncio.gather(*(client.request_until_exhausted(iter(range(WARM_UP))) for client in clients))
+    remaining = iter(range(order.requests))
     began = time.perf_counter()
-    latencies = await asyncio.gather(*(client.request_until_empty(left) for client in clients))
+    latencies = await asyncio.gather(*(client.request_until_exhausted(remaining) for client in clients))
     seconds = time.perf_counter() - began
     for client in clients:
         client.writer.close()

@@ -1,4 +1,4 @@
-"""The product's settings with an additional empty view, the baseline of P8."""
+"""Sluice's settings with an additional empty view, which is the baseline of P8."""
 
 from config.settings import *  # noqa: F403
 

@@ -1,5 +1,6 @@
-"""The product's URLs, and before them an empty view that authenticates its user and counts for the rate limits:
-authentication, permissions, throttles, parsers, and renderer are the product's defaults.
+"""Sluice's URLs, with an additional empty view.
+
+The view uses the default authentication, permissions, throttles, parsers, and renderer.
 """
 
 from django.urls import include, path

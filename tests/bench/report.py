@@ -1,4 +1,4 @@
-"""A benchmark's report: bounds, tables, and curves, printed as Markdown, and saved as JSON for comparing runs."""
+"""Benchmark reports: bounds, tables, and curves, printed as Markdown, and saved as JSON to compare runs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Bound:
-    """One row of the summary: the benchmark's id, a value in `unit`, and its bound, or None for information only."""
+    """A row of the summary. `number`: the benchmark's ID. `most`: the bound, or None for information only."""
 
     number: str
     what: str
@@ -34,7 +34,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of a plot. Curves with the same `plot` share one."""
+    """A curve of a plot. Curves with the same `plot` are drawn together."""
 
     plot: str
     name: str
@@ -59,7 +59,7 @@ class Report:
         self.tables.append(Table(title, list(header), [[str(cell) for cell in row] for row in rows]))
 
     def times(self, number: str, measured: Mapping[str, Sequence[float]]) -> None:
-        """Record alternating measurements, and add a table with medians and ranges, relative to the first."""
+        """Record alternating measurements, and add a table with medians, ranges, and ratios to the first entry."""
         first = median(next(iter(measured.values())))
         rows = []
         for name, values in measured.items():
@@ -90,11 +90,9 @@ class Report:
             notes=read["notes"],
         )
 
-    # ---- Markdown
-    # ------------------------------------------------------------------------------------------------------
-
+    # ---- Markdown ----------------------------------------------------------------------------------------------------
     def text(self, *, judged: bool) -> str:
-        """Return the report in Markdown, as in docs/benchmarks.md."""
+        """Return the report in the Markdown of docs/benchmarks.md. `judged`: whether to add verdicts."""
         parts = [in_columns(table.title, table.header, table.rows) for table in self.tables]
         parts += self.notes
         lines = [

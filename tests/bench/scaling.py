@@ -1,8 +1,8 @@
-"""Throughput by number of export processes over several machines: workers in three network namespaces, with one
-Postgres, Valkey, and S3. Without a bound: the report shows the bottleneck and where it is.
+"""Throughput by number of export processes on several machines. Without bounds, because the report shows bottlenecks.
 
-Calls of 0.2 s are the case for many machines: the source is slow, and each process adds its share. With cheap
-calls, the limit is the CPU of this machine, which runs the workers and the servers.
+The workers run in three network namespaces, with one Postgres, Valkey, and S3. Calls of 0.2 s are the use case for many
+machines: the source is slow, and each process adds throughput. With cheap calls, the limit is the CPU of this machine,
+which runs both workers and servers.
 """
 
 import os
@@ -37,12 +37,12 @@ from tests.waiting import wait_until
 
 STEPS, QUICK_STEPS = (1, 2, 4, 8, 16), (1, 2)  # processes that export
 MOST_ROUNDS = 2
-SECONDS, QUICK_SECONDS = 10, 3  # of counting chunks
-SPARE_SECONDS = 5  # of additional work, so that the job does not end too early
-WARM = 5  # chunks per process before counting
+SECONDS, QUICK_SECONDS = 10, 3  # duration of counting chunks
+SPARE_SECONDS = 5  # duration of additional work, so that the job does not end too early
+WARM_UP_CHUNKS = 5  # chunks per process before counting starts
 LIMIT_SECONDS = 60
 FIRST_DAY = date(2000, 1, 1)
-# There are enough slots for all.
+# Enough slots for all processes.
 SLOTS = max(STEPS)
 VARIABLES = {"EXPORT_DB_SLOTS": str(SLOTS)}
 PLOT, X, Y = "Throughput by workers", "processes that export", "chunks/s"
@@ -57,7 +57,7 @@ LANGUAGE sql STABLE AS 'SELECT key, n, effective_date FROM generate_series(1, 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A kind of calls. `rate`: maximum chunks/s of one process; `most`: maximum number of processes to measure."""
+    """A kind of call. `rate`: maximum chunks/s of one process. `most`: maximum number of processes to measure."""
 
     name: str
     title: str
@@ -73,7 +73,7 @@ LOADS = (SLOW, CHEAP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Throughput of a number of processes. `cores`: average number of busy cores by purpose."""
+    """Throughput with a number of processes. `cores`: average number of busy cores by purpose."""
 
     rate: float
     addresses: int
@@ -88,9 +88,7 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Bench:
-    """Shared state of all measurements. `servers`: their processes, by name; `points`: by load and number of
-    processes.
-    """
+    """Shared state of all measurements. `servers`: process IDs by name. `points`: by load and number of processes."""
 
     user: User
     seconds: int
@@ -105,27 +103,29 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
         override_settings(SLUICE=settings.SLUICE.model_copy(update={"export_db_slots": SLOTS})),
         ExitStack() as stack,
     ):
-        bench = Bench(user=site.prepare(slots=SLOTS), seconds=seconds, servers=site.servers())
+        bench = Bench(user=site.prepare(slots=SLOTS), seconds=seconds, servers=site.server_pids())
         site.in_source(FUNCTIONS)
         for load in LOADS:
             site.make_dataset(load.name, f"scaling.{load.name}")
         machines = machines_for(report, bench, stack)
         stack.enter_context(site.running_workers({"bundles": 1, "maintenance": 1}, variables=VARIABLES))
-        with exporting(machines, len(machines)):
+        with running_export_workers(machines, len(machines)):
             for load in LOADS:
                 verify(load, bench.user)
         for number in range(1 if quick else min(rounds, MOST_ROUNDS)):
             log_progress(f"round {number + 1}")
-            one_round(bench, machines, steps)
+            run_round(bench, machines, steps)
     for load in LOADS:
         report_results(report, load, {each: points for (of, each), points in bench.points.items() if of == load})
 
 
 def machines_for(report: Report, bench: Bench, stack: ExitStack) -> list[Machine]:
-    """Yield the worker machines for the lifetime of the stack, or this machine in their place if there are none."""
-    ports = site.listening().values()
+    """Return simulated machines, which exist until the stack is closed, or this machine if they are unavailable."""
+    ports = site.server_ports().values()
     try:
-        machines = stack.enter_context(scaling_machines.made(ports=ports, postmaster=bench.servers["Postgres"]))
+        machines = stack.enter_context(
+            scaling_machines.running_machines(ports=ports, postmaster=bench.servers["Postgres"])
+        )
     except scaling_machines.Unavailable as error:
         report.notes.append(f"Scaling: without network namespaces ({error}). The workers ran on this machine itself.")
         return [Machine()] * scaling_machines.COUNT
@@ -137,9 +137,9 @@ def machines_for(report: Report, bench: Bench, stack: ExitStack) -> list[Machine
     return machines
 
 
-def one_round(bench: Bench, machines: list[Machine], steps: Iterable[int]) -> None:
+def run_round(bench: Bench, machines: list[Machine], steps: Iterable[int]) -> None:
     for children in steps:
-        with exporting(machines, children) as workers:
+        with running_export_workers(machines, children) as workers:
             for load in LOADS:
                 if children <= load.most:
                     point = measured(bench, load, workers, children)
@@ -151,13 +151,13 @@ def one_round(bench: Bench, machines: list[Machine], steps: Iterable[int]) -> No
 
 
 @contextmanager
-def exporting(machines: list[Machine], children: int) -> Iterator[list[Process]]:
+def running_export_workers(machines: list[Machine], children: int) -> Iterator[list[Process]]:
     """Run workers with this number of processes, spread over the machines."""
     with site.folder() as root, ExitStack() as stack:
         workers = []
         for number, (machine, share) in enumerate(zip(machines, spread(children, len(machines)), strict=True)):
             if share:
-                worker = exporter(machine, f"exports-{number}", share, root)
+                worker = export_worker(machine, f"exports-{number}", share, root)
                 stack.callback(worker.stop)
                 worker.start()
                 workers.append((worker, share))
@@ -168,7 +168,7 @@ def exporting(machines: list[Machine], children: int) -> Iterator[list[Process]]
             worker.send_stop_signal()
 
 
-def exporter(machine: Machine, name: str, children: int, root: Path) -> Process:
+def export_worker(machine: Machine, name: str, children: int, root: Path) -> Process:
     worker = processes.worker(
         name, queues="exports", concurrency=children, root=root,
         environment=site.default_environment(VARIABLES),
@@ -194,7 +194,7 @@ def pairs(load: Load, chunks: int) -> list[planning.Pair]:
 
 
 def verify(load: Load, user: User) -> None:
-    """Assert that files of all machines equal COPY's output."""
+    """Assert that files from all machines equal the output of COPY."""
     dataset, some = Dataset.objects.get(name=load.name), pairs(load, 2 * scaling_machines.COUNT)
     site.wait_for(site.submit(dataset, some, user), limit=LIMIT_SECONDS)
     with psycopg.connect(settings.SLUICE.source_url) as source:
@@ -207,10 +207,10 @@ def verify(load: Load, user: User) -> None:
 
 
 def measured(bench: Bench, load: Load, workers: list[Process], children: int) -> Point:
-    """Count the chunks of some seconds of a larger job, and cancel the rest of it."""
-    chunks = load.rate * children * (bench.seconds + SPARE_SECONDS) + WARM * children
+    """Count the chunks of a large job for some seconds, then cancel the job."""
+    chunks = load.rate * children * (bench.seconds + SPARE_SECONDS) + WARM_UP_CHUNKS * children
     job = site.submit(Dataset.objects.get(name=load.name), pairs(load, chunks), bench.user)
-    wait_until(lambda: done(job) >= WARM * children, limit=LIMIT_SECONDS)
+    wait_until(lambda: done(job) >= WARM_UP_CHUNKS * children, limit=LIMIT_SECONDS)
     before = sample(bench, job, workers)
     time.sleep(bench.seconds)
     after = sample(bench, job, workers)
@@ -248,7 +248,7 @@ def busy_seconds() -> float:
 
 
 def addresses() -> int:
-    """Return the number of client addresses with calls at the moment."""
+    """Return the number of client addresses with current calls."""
     with psycopg.connect(settings.SLUICE.source_url) as source:
         row = source.execute(
             "SELECT count(DISTINCT client_addr) FROM pg_stat_activity WHERE application_name LIKE 'sluice-export-%'"
@@ -258,7 +258,7 @@ def addresses() -> int:
 
 
 def end(job: Job, load: Load) -> None:
-    """Cancel the rest, wait until no worker holds a chunk, and verify the counts."""
+    """Cancel the job, wait until no worker holds a slot, and verify the finished chunks."""
     actions.cancel(job)
     wait_until(lambda: not Slot.objects.held().exists(), limit=LIMIT_SECONDS)
     job.refresh_from_db()

@@ -1,8 +1,8 @@
 """Simulated machines: network namespaces with separate addresses, connected by veth pairs.
 
-The servers listen on 127.0.0.1 only. Inside a namespace, that address is routed to our end of the pair, which
-`route_localnet` permits on both ends. So no relay costs CPU, no address is translated, and programs inside need no
-special variables. Servers see the client's address, so Postgres must allow it.
+The servers only listen on 127.0.0.1. Inside a namespace, this address is routed to the host's end of the pair, which
+`route_localnet` permits on both ends. Therefore, no relay takes CPU time, no address is translated, and programs in the
+namespace need no special environment variables. Servers see the client's address, so Postgres must allow it.
 """
 
 import os
@@ -20,9 +20,9 @@ from config.dev.stack.ports import LOOPBACK
 
 COUNT = 3
 NETWORK = "198.18.0"  # RFC 2544 reserves these addresses for network benchmarks
-NAMESPACE_ADDRESS = "eth0"  # the other end of the veth pair
+NAMESPACE_INTERFACE = "eth0"  # interface in the namespace
 ALLOW = "echo 1 > /proc/sys/net/ipv4/conf/{cable}/route_localnet"
-# A program for the namespace that checks the connection to the servers, and Postgres' permission.
+# A program that checks the connections to the servers, and Postgres's permission, from a namespace.
 CONNECT = """
 import os, socket, sys
 import psycopg
@@ -33,33 +33,33 @@ psycopg.connect(os.environ["DATABASE_URL"], connect_timeout=5).close()
 
 
 class Unavailable(Exception):
-    """Namespaces cannot be created here. The message gives the reason."""
+    """Network namespaces cannot be created. The message has the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """`name` is that of its namespace, or empty for this machine itself."""
+    """A machine. `name`: its namespace, or "" for this machine itself."""
 
     name: str = ""
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        """Return a command that runs another one there, under the same pid."""
+        """Return a command that runs another command on the machine, with the same process ID."""
         return ["ip", "netns", "exec", self.name, *arguments] if self.name else list(arguments)
 
 
 @contextmanager
-def made(*, ports: Iterable[int], postmaster: int) -> Iterator[list[Machine]]:
-    """Create the machines, from which these local ports are reachable, and remove them at the end.
+def running_machines(*, ports: Iterable[int], postmaster: int) -> Iterator[list[Machine]]:
+    """Create machines from which these local ports are reachable. Remove them at the end.
 
-    Their names are fixed, and a run removes leftovers of a killed run, so only one run at a time is possible. Raises
-    Unavailable after removing them.
+    Only one run at a time is possible, because the names are fixed and a run removes leftovers of killed runs. Raises
+    Unavailable.
     """
     if os.geteuid() != 0:
-        raise Unavailable("only root may make them")
+        raise Unavailable("they require root")
     if shutil.which("ip") is None:
-        raise Unavailable("there is no program ip, of iproute2")
+        raise Unavailable("the program ip of iproute2 is not installed")
     with ExitStack() as stack:
-        stack.enter_context(admitting(postmaster))
+        stack.enter_context(allowed_in_postgres(postmaster))
         machines = []
         for number in range(COUNT):
             stack.callback(remove, number)
@@ -74,20 +74,20 @@ def make(number: int) -> Machine:
     ours, theirs = f"{NETWORK}.{4 * number + 1}", f"{NETWORK}.{4 * number + 2}"
     remove(number)
     ip("netns", "add", machine.name)
-    ip("link", "add", cable, "type", "veth", "peer", "name", NAMESPACE_ADDRESS, "netns", machine.name)
+    ip("link", "add", cable, "type", "veth", "peer", "name", NAMESPACE_INTERFACE, "netns", machine.name)
     ip("address", "add", f"{ours}/30", "dev", cable)
     ip("link", "set", cable, "up")
-    ip("-n", machine.name, "address", "add", f"{theirs}/30", "dev", NAMESPACE_ADDRESS)
-    ip("-n", machine.name, "link", "set", NAMESPACE_ADDRESS, "up")
+    ip("-n", machine.name, "address", "add", f"{theirs}/30", "dev", NAMESPACE_INTERFACE)
+    ip("-n", machine.name, "link", "set", NAMESPACE_INTERFACE, "up")
     run(["sh", "-c", ALLOW.format(cable=cable)])
-    run(machine.command(["sh", "-c", ALLOW.format(cable=NAMESPACE_ADDRESS)]))
-    # Its own loopback stays down: with it, 127.0.0.1 would be the namespace itself.
+    run(machine.command(["sh", "-c", ALLOW.format(cable=NAMESPACE_INTERFACE)]))
+    # The loopback interface of the namespace stays down. Otherwise, 127.0.0.1 would be the namespace itself.
     ip("-n", machine.name, "route", "add", LOOPBACK, "via", ours)
     return machine
 
 
 def remove(number: int) -> None:
-    # Delete the veth pair separately: the kernel delays the removal of a namespace.
+    # Delete the veth pair explicitly, because the kernel delays the removal of a namespace.
     for arguments in (("link", "delete", cable_of(number)), ("netns", "delete", name_of(number))):
         subprocess.run(["ip", *arguments], check=False, capture_output=True)
 
@@ -105,7 +105,7 @@ def ip(*arguments: str) -> None:
 
 
 def run(command: Sequence[str]) -> None:
-    """Run a command. Raises Unavailable with the end of its output."""
+    """Run a command. Raises Unavailable with the last line of its error output."""
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         error = done.stderr.strip().rpartition("\n")[2]
@@ -116,8 +116,8 @@ def run(command: Sequence[str]) -> None:
 
 
 @contextmanager
-def admitting(postmaster: int) -> Iterator[None]:
-    """Let Postgres accept connections from those machines, with passwords."""
+def allowed_in_postgres(postmaster: int) -> Iterator[None]:
+    """Let Postgres accept connections with passwords from these machines."""
     file = data_of(postmaster) / "pg_hba.conf"
     before = file.read_text()
 

@@ -1,4 +1,4 @@
-"""An installation for benchmarks: servers come from the environment; workers and web are started here."""
+"""An installation for benchmarks. Servers are configured in the environment. Workers and web are started here."""
 
 import os
 import time
@@ -30,7 +30,7 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def prepare(*, slots: int | None = None) -> User:
-    """Create tables and slots, and return the user of the measured jobs."""
+    """Create tables and slots. Return the user who submits the measured jobs."""
     call_command("migrate", verbosity=0)
     Slot.objects.provide(count=slots or settings.SLUICE.export_db_slots)
     return User.objects.create_user("bench")
@@ -86,7 +86,7 @@ def timed(dataset: Dataset, pairs: list[planning.Pair], user: User, *, reuse: st
 
 
 def default_environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables of a Sluice process, with the default logs and metrics."""
+    """Return the environment variables of a Sluice process, with the default logs and metrics."""
     metrics = Path(os.environ["TMPDIR"]) / "metrics"
     metrics.mkdir(exist_ok=True)
     return {**os.environ, "LOG_LEVEL": "INFO", "PROMETHEUS_MULTIPROC_DIR": str(metrics), **(changes or {})}
@@ -115,7 +115,7 @@ def running_workers(
 
 
 def wait_for_children(worker: Process, count: int) -> None:
-    """Wait until a worker has forked its children, after it connected to its broker."""
+    """Wait until a worker has forked its children, which it does after it connected to the broker."""
     wait_until(lambda: len(process_tree.members(worker.pid)) > count, limit=60)
 
 
@@ -136,29 +136,28 @@ def folder() -> Iterator[Path]:
         yield Path(name).resolve()
 
 
-# ---- Costs
-# -----------------------------------------------------------------------------------------------------------
+# ---- Costs -----------------------------------------------------------------------------------------------------------
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """Return the CPU time so far of these processes and all their descendants."""
-    return sum(spent(member) for pid in pids for member in {pid, *process_tree.members(pid)})
+    """Return the CPU time so far of processes and all their descendants."""
+    return sum(process_cpu_seconds(member) for pid in pids for member in {pid, *process_tree.members(pid)})
 
 
-def spent(pid: int) -> float:
+def process_cpu_seconds(pid: int) -> float:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
-    return sum(map(int, fields[11:15])) / CLOCK_TICKS  # user and system time, its own and that of exited children
+    return sum(map(int, fields[11:15])) / CLOCK_TICKS  # user and system time of the process, and of exited children
 
 
-# Patterns of the port in a server's command line.
+# Texts in the command lines of servers, by which their processes are found.
 MARKS = {"Postgres": "--port={port} ", "SeaweedFS": "-s3.port={port} ", "Valkey": f"valkey-server {LOOPBACK}:{{port}}"}
 
 
-def listening() -> dict[str, int]:
-    """Return our servers, each with its port."""
+def server_ports() -> dict[str, int]:
+    """Return the port of each server."""
     env = settings.SLUICE
     urls = {
         "Postgres": env.database_url.get_secret_value(),
@@ -168,11 +167,12 @@ def listening() -> dict[str, int]:
     return {name: urlsplit(url).port or 0 for name, url in urls.items()}
 
 
-def servers() -> dict[str, int]:
-    """Return the servers' processes: of several matches the oldest, since a new child still has its parent's
-    command line.
+def server_pids() -> dict[str, int]:
+    """Return the process ID of each server.
+
+    The lowest of several matches is used, because a new child process still has the command line of its parent.
     """
-    marks = {name: MARKS[name].format(port=port) for name, port in listening().items()}
+    marks = {name: MARKS[name].format(port=port) for name, port in server_ports().items()}
     return {name: min(pids_of(partial(contains, mark))) for name, mark in marks.items()}
 
 
@@ -181,7 +181,7 @@ def contains(words: str, command: str) -> bool:
 
 
 def pids_of(wanted: Callable[[str], bool]) -> list[int]:
-    """Return the processes whose command line matches."""
+    """Return the IDs of processes whose command line matches."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

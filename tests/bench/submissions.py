@@ -1,9 +1,9 @@
 """P7: `POST /exports` over HTTP, with 10,000 items against 1,000.
 
-At most 10 times as long, which is linear, and 99 of 100 requests with 10,000 items below 2 s. Measured from the
-connection to the end of the response, with the web process as shipped: authentication, rate limits, JSON, quota,
-rows of chunks, and wake-up messages. No workers run, so that the machine is otherwise idle. Every second item has a
-reusable file.
+Bounds: 10 times as long, which is linear growth, and 2 s for 99 of 100 requests with 10,000 items. Measured from the
+connection to the end of the response, with the real web process: authentication, rate limits, JSON, quota, rows of
+chunks, and wake-up messages. No workers run, so that the machine is otherwise idle. Every second item has a reusable
+file.
 """
 
 import http.client
@@ -27,12 +27,12 @@ from tests.bench.report import Report
 
 SIZES = 1_000, 10_000
 QUICK_SIZES = 100, 1_000
-# The default rounds are too few for a p99. With less than 100 requests, it is the slowest.
+# The default number of rounds is too low for a p99. With fewer than 100 requests, the p99 is the slowest one.
 POSTS, QUICK_POSTS = 50, 3
 KEYS = 10
 FIRST_DAY = date(2000, 1, 1)
 SECONDS = 2
-# It is described, but never called.
+# Sluice reads the columns of the function, but never calls it.
 FUNCTION = """
 CREATE SCHEMA submissions;
 CREATE FUNCTION submissions.rows_for(key text, effective_date date) RETURNS TABLE (k text)
@@ -48,11 +48,11 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
     fill_reuse_cache(dataset, pairs(max(sizes))[::2])
     token = site.token_of(user)
     with site.serving() as web:
-        ways: dict[str, Measurement] = {
+        alternatives: dict[str, Measurement] = {
             f"{items:,} items": partial(seconds_of_post, web, token, body_of(dataset, items), items) for items in sizes
         }
-        taken = alternate(ways, rounds=QUICK_POSTS if quick else max(POSTS, rounds))
-    report_results(report, taken, linear=max(sizes) / min(sizes))
+        measurements = alternate(alternatives, rounds=QUICK_POSTS if quick else max(POSTS, rounds))
+    report_results(report, measurements, linear=max(sizes) / min(sizes))
 
 
 # ---- Requests -------------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ def pairs(count: int) -> list[planning.Pair]:
 
 
 def fill_reuse_cache(dataset: Dataset, known: list[planning.Pair]) -> None:
-    """Fill the reuse cache, which every submission queries. Only workers would check the objects."""
+    """Fill the reuse cache, which every submission queries. Objects are not needed, because only workers check them."""
     File.objects.bulk_create(
         File(
             path=planning.object_key(dataset.base_path, pair, planning.Shape()), dataset=dataset,
@@ -76,13 +76,13 @@ def fill_reuse_cache(dataset: Dataset, known: list[planning.Pair]) -> None:
 
 
 def body_of(dataset: Dataset, items: int) -> bytes:
-    """Return a minimal request body, with defaults for the rest."""
+    """Return a minimal request body, which uses default values."""
     listed = [{"key": pair.key, "effectiveDate": pair.effective_date.isoformat()} for pair in pairs(items)]
     return json.dumps({"dataset": dataset.name, "items": listed}).encode()
 
 
 def seconds_of_post(web: processes.Web, token: str, body: bytes, items: int) -> float:
-    """Submit a job, verify that it is complete, and delete it. Only the request is timed."""
+    """Submit a job, verify that it is complete, and delete it. Only the request is measured."""
     seconds, content = post(web, token, body)
     job = Job.objects.get(pk=content["jobId"])
     assert content["totalChunks"] == job.chunks.count() == items, "some chunks are missing"
@@ -108,7 +108,7 @@ def post(web: processes.Web, token: str, body: bytes) -> tuple[float, dict[str, 
 
 
 def vacuum() -> None:
-    """Vacuum, so that the next request reuses the space of the last one's rows."""
+    """Vacuum, so that the next request reuses the space of deleted rows."""
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE exports_chunk, exports_jobs, exports_file")
 
@@ -116,13 +116,13 @@ def vacuum() -> None:
 # ---- Report --------------------------------------------------------------------------------------------------------
 
 
-def report_results(report: Report, taken: dict[str, list[float]], *, linear: float) -> None:
-    report.times("P7", taken)
-    small, large = taken
-    posts = len(taken[large])
+def report_results(report: Report, measurements: dict[str, list[float]], *, linear: float) -> None:
+    report.times("P7", measurements)
+    small, large = measurements
+    posts = len(measurements[large])
     rank = ", the slowest" if posts < 100 else ""
-    ratio = median(taken[large]) / median(taken[small])
+    ratio = median(measurements[large]) / median(measurements[small])
     report.bound("P7", f"POST /exports of {large}, relative to {small}", ratio, linear)
     report.bound(
-        "P7", f"POST /exports of {large}, p99 of {posts}{rank}", quantile(taken[large], 0.99), SECONDS, unit="s"
+        "P7", f"POST /exports of {large}, p99 of {posts}{rank}", quantile(measurements[large], 0.99), SECONDS, unit="s"
     )

@@ -68,7 +68,7 @@ CITATIONS = [
     {"pointer": "/iban", "page": 2, "bbox": None, "quote": "<td>DE02 1203 0000 0000 2020 51</td>", "match": "exact"},
 ]
 WARNINGS = [
-    TaskWarning(code="low_confidence", detail="Recognition is unsure about the text of the page.", page=2),
+    TaskWarning(code="low_confidence", detail="The recognized text of the page may have errors.", page=2),
     TaskWarning(code="value_not_in_text", detail="These values were not found in the document: /discount."),
 ]
 

@@ -1,4 +1,4 @@
-"""The measured work: pages, claims, and periodic tasks."""
+"""The measured operations: pages, API requests, claims, and periodic tasks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -40,19 +40,19 @@ DAY_ONE = date(2024, 1, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A piece of work, called with the return value of `before`, and the maximum milliseconds."""
+    """An operation. `work` is called with the return value of `prepare`, and must take at most `max_ms`."""
 
     work: Callable[[Any], object]
-    most: float
-    before: Callable[[], Any] = lambda: None
+    max_ms: float
+    prepare: Callable[[], Any] = lambda: None
 
 
-def all_of(rows: Rows, api: APIClient, me: Client, pages: Client) -> Iterator[tuple[str, Case]]:
-    """Yield all work, in the same order for each size."""
-    yield from (of_workers() | of_maintenance() | of_documents(rows) | of_requests(rows)).items()
-    yield from ((f"API {url}", page(api, url)) for url in of_api(rows))
-    yield from ((f"page {url}", page(me, url)) for url in of_pages(rows))
-    yield from ((f"staff {url}", page(pages, url)) for url in of_staff(rows, pages))
+def all_cases(rows: Rows, api: APIClient, me: Client, pages: Client) -> Iterator[tuple[str, Case]]:
+    """Yield all cases with their names, in the same order for each size."""
+    yield from (worker_cases() | maintenance_cases() | document_cases(rows) | request_cases(rows)).items()
+    yield from ((f"API {url}", page(api, url)) for url in api_urls(rows))
+    yield from ((f"page {url}", page(me, url)) for url in page_urls(rows))
+    yield from ((f"staff {url}", page(pages, url)) for url in admin_urls(rows, pages))
 
 
 def page(browser: Client | APIClient, url: str) -> Case:
@@ -60,42 +60,42 @@ def page(browser: Client | APIClient, url: str) -> Case:
         response = browser.get(url)
         assert response.status_code == 200, (url, response)
 
-    return Case(work=get, most=PAGE_MS)
+    return Case(work=get, max_ms=PAGE_MS)
 
 
-def claim(work: Callable[[Any], object], before: Callable[[], Any] = lambda: None) -> Case:
-    return Case(work=work, before=before, most=CLAIM_MS)
+def claim(work: Callable[[Any], object], prepare: Callable[[], Any] = lambda: None) -> Case:
+    return Case(work=work, prepare=prepare, max_ms=CLAIM_MS)
 
 
 def batch(work: Callable[[], object]) -> Case:
-    return Case(work=lambda _: work(), most=BATCH_MS)
+    return Case(work=lambda _: work(), max_ms=BATCH_MS)
 
 
 # ---- Exports --------------------------------------------------------------------------------------------------------
-def take() -> leases.Claim:
+def claim_chunk() -> leases.Claim:
     found = claim_one(backend="test")
     assert found
     return found
 
 
-def of_workers() -> dict[str, Case]:
+def worker_cases() -> dict[str, Case]:
     def fail(ours: leases.Claim) -> object:
         return transitions.fail(ours, PermanentSourceError("SQLSTATE 42883"), delay=None)
 
     return {
-        "claim": claim(lambda _: take()),
-        "renew": claim(leases.renew, take),
-        "finish": claim(lambda ours: transitions.finish([(ours, result_of(ours))]), take),
-        "fail": claim(fail, take),
-        "release": claim(lambda ours: transitions.release([ours]), take),
+        "claim": claim(lambda _: claim_chunk()),
+        "renew": claim(leases.renew, claim_chunk),
+        "finish": claim(lambda ours: transitions.finish([(ours, result_of(ours))]), claim_chunk),
+        "fail": claim(fail, claim_chunk),
+        "release": claim(lambda ours: transitions.release([ours]), claim_chunk),
         "take a delivery": claim(lambda _: sender.claim()),
         "gauges": claim(lambda _: [sql.one(each.statement, **dict(each.parameters())) for each in gauges.queries]),
         "read events": claim(lambda _: event_hub.read({job.pk: job.event_seq - 20 for job in Job.objects.active()})),
     }
 
 
-def of_maintenance() -> dict[str, Case]:
-    """Return the cases of periodic tasks. Steps that loop are measured by their batch."""
+def maintenance_cases() -> dict[str, Case]:
+    """Return the cases of periodic tasks. For steps that loop over batches, one batch is measured."""
     lost = {"attempts": sender.ATTEMPTS, "lease": sender.LEASE_SECONDS}
     return {
         "reap: reclaim": batch(lambda: lost_leases.reclaim_batch(batch=500)),
@@ -128,7 +128,7 @@ def paths() -> list[str]:
 
 
 # ---- Documents ------------------------------------------------------------------------------------------------------
-def of_documents(rows: Rows) -> dict[str, Case]:
+def document_cases(rows: Rows) -> dict[str, Case]:
     newest = Task.objects.order_by("-pk")[:500]
     keys = list(newest.values_list("document_key", flat=True))
     return {
@@ -145,7 +145,7 @@ def of_documents(rows: Rows) -> dict[str, Case]:
 
 
 # ---- Requests -------------------------------------------------------------------------------------------------------
-def of_requests(rows: Rows) -> dict[str, Case]:
+def request_cases(rows: Rows) -> dict[str, Case]:
     detail, failed, running = (rows.job(name) for name in ("job-47", "job-61", "job-7"))
     pairs = [Pair(f"K{n % 500}", DAY_ONE + timedelta(days=n)) for n in range(1_000)]
     request = submission.ExportRequest(
@@ -172,7 +172,7 @@ def of_requests(rows: Rows) -> dict[str, Case]:
 
 
 # ---- Pages ----------------------------------------------------------------------------------------------------------
-def of_api(rows: Rows) -> Iterator[str]:
+def api_urls(rows: Rows) -> Iterator[str]:
     yield "/exports"
     yield from (f"/exports?status={status}" for status in ("pending", "running", "retrying", "failed", "cancelled"))
     yield from (f"/exports?dataset={name}" for name in ("common", "rare", "unused", "unknown"))
@@ -198,7 +198,7 @@ def newest_task(user: User) -> int:
     return Task.objects.filter(user=user, status="failed").order_by("-pk").values_list("pk", flat=True)[0]
 
 
-def of_pages(rows: Rows) -> Iterator[str]:
+def page_urls(rows: Rows) -> Iterator[str]:
     exports, documents = reverse("exports"), reverse("documents")
     yield exports
     yield from (f"{exports}?status={status}" for status in ("active", "success", "failed", "cancelled"))
@@ -218,8 +218,8 @@ def of_pages(rows: Rows) -> Iterator[str]:
     yield reverse("account")
 
 
-def of_staff(rows: Rows, pages: Client) -> Iterator[str]:
-    """Yield each list with each choice of each of its filters, a search with and one without a result, and links."""
+def admin_urls(rows: Rows, pages: Client) -> Iterator[str]:
+    """Yield the URLs of admin lists: each list, each choice of each filter, a search without results, and links."""
     yield reverse("admin:index")
     for model, options in admin.site._registry.items():
         url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
@@ -230,10 +230,10 @@ def of_staff(rows: Rows, pages: Client) -> Iterator[str]:
             yield from (f"{url}{choice['query_string']}" for choice in chosen if choice["query_string"])
         if options.search_fields:
             yield f"{url}?q=nothing"
-    yield from of_links(rows)
+    yield from linked_admin_urls(rows)
 
 
-def of_links(rows: Rows) -> Iterator[str]:
+def linked_admin_urls(rows: Rows) -> Iterator[str]:
     detail, failed, rare = rows.job("job-47"), rows.job("job-61"), sql.scalar(RARE)
     path = detail.chunks.get(seq=7).path
     yield from (list_of(model, q=str(detail.pk)) for model in ("job", "chunk", "receipt", "download"))

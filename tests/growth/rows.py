@@ -1,8 +1,8 @@
-"""Rows of an installation of any size, created by SQL.
+"""Rows of installations of different sizes, created with SQL.
 
-The rows that pages show, claims take, and batches delete are the same in each size: exports that ended recently,
-failed, or wait. Only the others grow, so a statement that reads more in a larger installation reads rows that it does
-not need. The rare rows are the oldest, and one user owns half of everything.
+The rows that pages show, workers claim, and batches delete are the same in each size: recent, failed, and waiting
+exports. Only the number of other rows grows. A statement that reads more in a larger installation therefore reads rows
+that it does not need. The rare rows are the oldest, and one user owns half of all rows.
 """
 
 from dataclasses import dataclass
@@ -18,21 +18,21 @@ from rules.models import Rule
 from tests.integration.etl_factories import make_rule
 from tests.integration.million import run, without_foreign_keys
 
-SMALL = 3  # chunks of an export
-LARGE_ONES = 40
-DETAIL = 10_000  # chunks of one export
+SMALL = 3  # chunks of a small export
+LARGE_EXPORTS = 40  # number of large exports
+DETAIL = 10_000  # chunks of one export, whose pages are measured
 RECENT = 2_000  # exports and documents of the last day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """The number of exports, and of documents. There are five times as many chunks and as many events."""
+    """The number of exports and of documents. There are about five times as many chunks, and as many events."""
 
     jobs: int
 
     @property
     def large(self) -> int:
-        """Chunks of a large export."""
+        """Return the number of chunks of a large export."""
         return self.jobs // 20
 
 
@@ -49,7 +49,7 @@ class Rows:
 
 
 def make(size: Size, *, alice: User, staff: User) -> Rows:
-    """Create the rows, and vacuum and analyze them like autovacuum."""
+    """Create the rows, then vacuum and analyze the tables like autovacuum."""
     Slot.objects.provide(count=settings.SLUICE.export_db_slots)
     datasets = [
         Dataset.objects.create(name=name, function=f"data.{name}", base_path=name)
@@ -60,7 +60,7 @@ def make(size: Size, *, alice: User, staff: User) -> Rows:
     rules = [make_rule(alice, name="common"), make_rule(alice, name="rare")]
     hook, quiet = (Webhook.objects.create(user=alice, url="https://a.example/", events=[], secret="s") for _ in "ab")
     values = {
-        "jobs": size.jobs, "small": SMALL, "large": size.large, "large_ones": LARGE_ONES, "detail": DETAIL,
+        "jobs": size.jobs, "small": SMALL, "large": size.large, "large_ones": LARGE_EXPORTS, "detail": DETAIL,
         "recent": RECENT, "alice": alice.pk, "staff": staff.pk, "others": others,
         "common": datasets[0].pk, "rare": datasets[1].pk, "rule": rules[0].pk, "rare_rule": rules[1].pk,
         "hook": hook.pk, "job_type": ContentType.objects.get_for_model(Job).pk,
@@ -88,7 +88,7 @@ def count(table: str) -> int:
 LOG = LogEntry._meta.db_table
 OTHERS = ("auth_user", "exports_dataset", "exports_slot", "exports_webhook", "etl_rule", "etl_rule_version")
 
-# The first is the newest, and rows are written as in production, the oldest first. 100 are older than any retention.
+# Row 1 is the newest. Rows are inserted like in production, oldest first. 100 rows are older than any retention period.
 AGE = """
 CASE WHEN n <= %(recent)s THEN n * interval '42 seconds'
      WHEN n > %(jobs)s - 100 THEN interval '40 days' + n * interval '1 second'
@@ -101,8 +101,8 @@ CASE n %% 2 WHEN 1 THEN %(alice)s ELSE (%(others)s::int[])[1 + n %% cardinality(
 
 STATEMENTS: dict[str, str] = {}
 
-# 45 exports are active: 5 pending, 40 running, of which the first has chunks that are being worked on. One in 20 of the
-# last day failed, and 100 of the oldest; 50 of the oldest were cancelled, and 20 are of the rare dataset.
+# 45 exports are active: 5 pending and 40 running. Of the exports of the last day, one in 20 failed. Of the oldest
+# exports, 100 failed, 50 were cancelled, and 20 are of the rare dataset.
 STATEMENTS["exports_jobs"] = f"""
 INSERT INTO exports_jobs (job_id, user_id, dataset_id, schema_version, format, compression, delivery, dialect, reuse,
     allow_degraded, request_id, ttl, idempotency_key, status, total, duplicates, done, failed, cancelled, retrying,
@@ -131,7 +131,7 @@ FROM (
 ) j
 """
 
-# 8 chunks of running exports hold a lease.
+# 8 chunks of running exports have a lease.
 STATEMENTS["exports_chunk"] = """
 INSERT INTO exports_chunk (job_id, dataset_id, seq, key, effective_date, path, status, rank, reusable, attempts, token,
     lease_until, source, rows, bytes, header_bytes, sha256, etag, data_as_of, error_code, error_detail, started_at,
@@ -161,7 +161,7 @@ SELECT path, dataset_id, 1, key, effective_date, repeat('e', 34), repeat('5a', 3
 FROM exports_chunk WHERE status = 'done'
 """
 
-# For exports of the last day, and for 60 that the next sweep deletes: two of each chunk.
+# Two events of each chunk, for exports of the last day, and for 60 exports whose events the next sweep deletes.
 STATEMENTS["exports_event"] = """
 INSERT INTO exports_event (job_id, seq, kind, status, chunk_id, at, told_at)
 WITH kept AS MATERIALIZED (
@@ -196,7 +196,7 @@ SELECT l.receipt_id, l.link_id, CASE WHEN r.degraded THEN 'link_mismatch' ELSE '
 FROM exports_link l JOIN exports_receipt r ON r.job_id = l.receipt_id ORDER BY l.created_at
 """
 
-# 50 are due, 50 wait for their next attempt, and 50 of the oldest failed.
+# 50 deliveries are due, 50 wait for their next attempt, and the oldest 50 failed.
 STATEMENTS["exports_delivery"] = """
 INSERT INTO exports_delivery (id, webhook_id, job_id, seq, type, body, status, attempts, available_at, created_at,
     finished_at)
@@ -222,7 +222,7 @@ INSERT INTO etl_usage (user_id, day, documents, bytes)
 SELECT id, current_date - n, 2, 2000 FROM auth_user CROSS JOIN generate_series(0, 30) n
 """
 
-# 50 documents are open. Of the oldest 100 failed, 50 were cancelled, and 20 are of the rare rule and kind.
+# 50 documents are unfinished. Of the oldest documents, 100 failed, 50 were cancelled, and 20 have the rare rule.
 STATEMENTS["etl_task"] = f"""
 INSERT INTO etl_task (user_id, rule_id, rule_version, filename, kind, size, document_key, status, phase, progress,
     result, error, metadata, fence, run, ocr_run, journal_run, rank, request_id, idempotency_key, fingerprint,
@@ -250,7 +250,7 @@ SELECT user_id, rule_id, task_id, 1, 1, 1000, 100,
 FROM etl_task WHERE status = 'completed' ORDER BY task_id
 """
 
-# Of one user. In both sizes, there are more entries than a filter without an index searches.
+# All entries have the same user. In both sizes, there are more entries than a filter without an index searches.
 STATEMENTS[LOG] = f"""
 INSERT INTO {LOG} (action_time, user_id, content_type_id, object_id, object_repr, action_flag, change_message)
 SELECT now() - n * interval '1 minute', %(staff)s, %(job_type)s, md5('job ' || n)::uuid::text, 'export', 2, 'Cancelled.'

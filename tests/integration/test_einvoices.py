@@ -286,7 +286,7 @@ def test_a_broken_rule_and_a_page_that_differs_are_warnings(alice: User, local: 
         assert run(task) == [True, True]
         details = {each["code"]: each["detail"] for each in seen(task).metadata["warnings"]}
         assert details == {
-            "einvoice_rule": "BR-CO-16: The amount due (BT-115) is 2463.58; its parts give 2363.58.",
+            "einvoice_rule": "BR-CO-16: The amount due (BT-115) is 2463.58; the sum of its parts is 2363.58.",
             "einvoice_differs": "The e-invoice has the amount due 2463.58, which the pages do not show.",
         }
 

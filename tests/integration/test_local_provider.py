@@ -535,7 +535,7 @@ def test_an_exception_in_an_office_reader_is_logged_and_counted(
     before = counted("page")
     content = (PROJECT / "tests/samples/office/ledger.xlsx").read_bytes()
     with capture_logs() as lines, pytest.raises(FileCorrupt):
-        convert(failing_provider("office.opened"), make_document(content, DocumentFormat.XLSX))
+        convert(failing_provider("office.open_document"), make_document(content, DocumentFormat.XLSX))
     assert [(line["event"], line["reason"]) for line in lines if line["log_level"] == "error"] == [
         ("document_unreadable", "LookupError at sitecustomize.py:12")
     ]

@@ -121,7 +121,7 @@ def test_formulas_without_a_cached_value_have_a_warning_that_names_them(provider
     assert "| Total |  |" in result.markdown
     [warning] = context.warnings
     assert (warning.code, warning.page) == ("formula_without_value", 2)
-    assert warning.detail == "The file has no values of these formulas: B4, B5."
+    assert warning.detail == "The file has no stored values for these formulas: B4, B5."
     assert incomplete_pages([{"code": warning.code, "page": warning.page}]) == [2]
 
 

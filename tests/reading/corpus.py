@@ -1,13 +1,13 @@
-"""Folders of documents with their ground truth, in two halves.
+"""Corpora: folders of documents with their ground truth, each split into two halves.
 
-Beside `17.pdf`, each optional:
+The ground truth of `17.pdf` is in these optional files beside it:
 
-- `17.facts.jsonl`: facts in the format of olmOCR-bench, a line each
+- `17.facts.jsonl`: facts in the format of olmOCR-bench, one per line
 - `17.fields.json`: an object with values of the document
 - `17.invoice.json`: `{"values": {…}, "rows": [{"name": …, "amount": …}]}`
-- `17.truth.md`: the document in Markdown, tables also in HTML
-- `17.truth.txt`: its text alone
-- `17.tables.html`: its tables alone
+- `17.truth.md`: the document in Markdown, where tables may be HTML
+- `17.truth.txt`: only the text
+- `17.tables.html`: only the tables
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 Half = Literal["dev", "held"]
 
-# The first number with which no measure of the prepared corpora has more than 59 % of its parts in one half.
+# The smallest salt for which no measure of the prepared corpora has more than 59 % of its parts in one half.
 SALT = 136
 SUFFIXES = (
     ".pdf", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".txt", ".md", ".html", ".csv", ".eml", ".epub",
@@ -40,15 +40,15 @@ class Case:
 
     @property
     def half(self) -> Half:
-        """Return `dev`, which is used during development, or `held`, which is only scored.
+        """Return `dev`, which is used during development, or `held` (held out), which is only scored.
 
-        It follows from the name before `--`, so that variants of one document are in the same half.
+        The half depends on the name before `--`, so that variants of one document are in the same half.
         """
         group = self.path.name.split("--")[0]
         return "held" if hashlib.sha256(f"{SALT} {group}".encode()).digest()[0] % 2 else "dev"
 
     def truth(self, kind: str) -> str | None:
-        """Return the text of the truth of a kind, such as `facts.jsonl`."""
+        """Return the text of a ground truth file, by its suffix such as `facts.jsonl`, or None."""
         path = self.path.with_name(f"{self.path.stem}.{kind}")
         return path.read_text(encoding="utf-8") if path.exists() else None
 
@@ -61,7 +61,7 @@ class Case:
 
 
 def cases(folder: Path, *, half: Half | None = None) -> Iterator[Case]:
-    """Yield the documents of a folder and its subfolders, in the order of their names."""
+    """Yield the documents of a folder and its subfolders, sorted by path."""
     for path in sorted(folder.rglob("*")):
         case = Case(path)
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)

@@ -1,10 +1,9 @@
-"""Score e-invoices of a folder against their XML, with an independent parser: XPath on local names.
+"""Score the reading of e-invoices against their XML, which an independent parser reads with XPath on local names.
 
     python -m tests.reading.einvoice_score CORPUS
 
-Each subfolder of the corpus has the PDF or XML files of one producer. The output has a line for each producer: the
-files with an invoice, those whose totals and lines are exactly those of the XML, those that are valid, and the CPU
-time.
+Each subfolder of the corpus has the PDF or XML files of one producer. The output has a line for each producer, with the
+number of invoices, of exact readings (all totals and lines equal the XML), and of valid invoices, and the CPU time.
 """
 
 import argparse
@@ -23,7 +22,7 @@ from etl.core.errors import BadDocument
 from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.postprocessors.einvoices import comparison
-from etl.providers.base import EInvoice, MarkdownOfPages, OCRResult
+from etl.providers.base import EInvoice, OCRResult, PagedMarkdown
 from etl.providers.local.einvoices import reading
 from etl.providers.local.einvoices.received import einvoice_of
 from etl.providers.local.pages import DocumentLimits
@@ -37,7 +36,7 @@ TOTALS: dict[str, tuple[str, ...]] = {
     "prepaid": ("TotalPrepaidAmount", "PrepaidAmount"),
     "due": ("DuePayableAmount", "PayableAmount"),
 }
-# Amounts of a line, by the local names of the element that has them and of those that it is in.
+# Amounts of a line, with the local names of their elements.
 LINE: dict[str, tuple[str, ...]] = {
     "net_amount": ("LineTotalAmount", "LineExtensionAmount"),
     "quantity": ("BilledQuantity", "InvoicedQuantity", "CreditedQuantity"),
@@ -46,7 +45,7 @@ LINE: dict[str, tuple[str, ...]] = {
 
 @dataclass(slots=True)
 class Score:
-    """The results for the files of a producer."""
+    """The results for the files of one producer. `differs`: the number of invoices that differ from their pages."""
 
     files: int = 0
     exact: int = 0
@@ -57,7 +56,7 @@ class Score:
 
 
 def read(path: Path) -> EInvoice | None:
-    """Return the e-invoice of a file, as the reader process and the worker read it; None if none could be read."""
+    """Return the e-invoice of a file, read like in the reader process and the worker, or None."""
     kind = DocumentFormat.PDF if path.suffix.lower() == ".pdf" else DocumentFormat.XML
     with path.open("rb") as file, suppress(BadDocument):
         message = next(reading.read(kind, file, LIMITS))
@@ -89,8 +88,8 @@ def contents(path: Path) -> Iterator[bytes]:
                 yield bytes(attachment.get_data())
 
 
-def faults(root: Any, data: dict[str, Any]) -> Iterator[str]:
-    """Yield what differs between the XML and a result."""
+def differences_from_xml(root: Any, data: dict[str, Any]) -> Iterator[str]:
+    """Yield the differences between the XML and a result."""
     sums = root.xpath("//*[contains(local-name(), 'HeaderMonetarySummation') or local-name()='LegalMonetaryTotal']")
     old = "//*[local-name()='ApplicableSupplyChainTradeSettlement']/*[contains(name(), 'Summation')]"  # ZUGFeRD 1
     sums = sums or root.xpath(old)
@@ -118,7 +117,10 @@ def faults(root: Any, data: dict[str, Any]) -> Iterator[str]:
 
 
 def first(element: Any, *tags: str) -> str | None:
-    """Return the text of the first child, or grandchild of a settlement, with one of these local names."""
+    """Return the text of the first element with one of these local names.
+
+    Searches the children, then the descendants of settlement and delivery elements.
+    """
     for tag in tags:
         found = element.xpath(f"./*[local-name()='{tag}']") or element.xpath(
             f"./*[contains(local-name(), 'Settlement') or contains(local-name(), 'Delivery')]//*[local-name()='{tag}']"
@@ -129,7 +131,7 @@ def first(element: Any, *tags: str) -> str | None:
 
 
 def number(text: str | None) -> str | None:
-    """Return the digits of an amount as in JSON, or None if it is not an amount."""
+    """Return an amount in JSON notation, or None for other text."""
     if not text:
         return None
     sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text.removeprefix("+"))
@@ -150,30 +152,30 @@ def score(folder: Path) -> Score:
         path for path in folder.rglob("*") if path.suffix.lower() in {".pdf", ".xml"} and path.is_file()
     ):
         root = xml_of(path)
-        since = time.process_time()
+        started = time.process_time()
         invoice = read(path)
-        spent = time.process_time() - since
+        read_seconds = time.process_time() - started
         if root is None:
             if invoice is not None:
-                total.faults.append(f"{path}: an invoice that is not one")
+                total.faults.append(f"{path}: read as an invoice, but is not one")
             continue
         if invoice is None:
             total.faults.append(f"{path}: not read")
             continue
         total.files += 1
-        found = list(faults(root, invoice.data))
+        found = list(differences_from_xml(root, invoice.data))
         total.exact += not found
         total.faults += [f"{path}: {each}" for each in found]
         total.valid += not invoice.errors
         pages = text_of(path) if path.suffix.lower() == ".pdf" else None
-        since = time.process_time()
+        started = time.process_time()
         total.differs += pages is not None and bool(differences(pages, invoice))
-        total.milliseconds.append(1000 * (spent + time.process_time() - since))
+        total.milliseconds.append(1000 * (read_seconds + time.process_time() - started))
     return total
 
 
 def text_of(path: Path) -> OCRResult:
-    text = MarkdownOfPages()
+    text = PagedMarkdown()
     for index, page in enumerate(pypdfium2.PdfDocument(path), start=1):
         text.add(index, page.get_textpage().get_text_bounded())
     return OCRResult(markdown=str(text), pages=tuple(text.pages), provider="", provider_task_id="")
@@ -201,16 +203,15 @@ def main() -> None:
     warm_up()
     print("| producer | files | exact | valid | differs from the pages | CPU ms, mean | CPU ms, max |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    every: list[str] = []
+    all_faults: list[str] = []
     for folder in sorted(each for each in parser.parse_args().corpus.iterdir() if each.is_dir()):
-        of = score(folder)
-        times = of.milliseconds or [0.0]
+        result = score(folder)
+        times = result.milliseconds or [0.0]
         mean = sum(times) / len(times)
-        print(
-            f"| {folder.name} | {of.files} | {of.exact} | {of.valid} | {of.differs} | {mean:.1f} | {max(times):.1f} |"
-        )
-        every += of.faults
-    print("\n".join(every))
+        counts = f"{result.files} | {result.exact} | {result.valid} | {result.differs}"
+        print(f"| {folder.name} | {counts} | {mean:.1f} | {max(times):.1f} |")
+        all_faults += result.faults
+    print("\n".join(all_faults))
 
 
 if __name__ == "__main__":

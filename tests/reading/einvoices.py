@@ -1,4 +1,4 @@
-"""Ground truth of e-invoices: the XML in their PDFs, which is removed from the PDFs."""
+"""Ground truth for e-invoices: the XML in their PDFs. It is removed from the prepared PDFs."""
 
 import json
 import re
@@ -12,8 +12,8 @@ import pypdfium2
 from tests.reading.text import plain
 from tests.reading.values import Haystack, as_number, numbers
 
-SCANNED = 100  # characters; a text layer with fewer does not have the text of the page
-# Members of a CII invoice, by the end of their paths, in the names of version 1 and 2 of ZUGFeRD.
+SCANNED = 100  # a PDF whose text layer has fewer characters is a scan
+# Ends of paths of values in CII, for the element names of ZUGFeRD 1 and 2.
 VALUES = {
     "number": (r"ExchangedDocument/ID",),
     "date": (r"ExchangedDocument/IssueDateTime/DateTimeString",),
@@ -50,7 +50,7 @@ def prepare_einvoices(sources: Path, folder: Path) -> None:
 
 
 def invoice_of(pdf: pypdfium2.PdfDocument) -> dict[str, Any] | None:
-    """Return the values and rows of the XML in a PDF, or None if there is none."""
+    """Return the values and rows of the XML in a PDF, or None for a PDF without XML."""
     for index in range(pdf.count_attachments()):
         attachment = pdf.get_attachment(index)
         if attachment.get_name().lower() in {"factur-x.xml", "zugferd-invoice.xml", "xrechnung.xml"}:
@@ -58,13 +58,13 @@ def invoice_of(pdf: pypdfium2.PdfDocument) -> dict[str, Any] | None:
                 # The dataset is trusted, and expat limits the expansion of entities.
                 root = ET.fromstring(bytes(attachment.get_data()))  # noqa: S314
             except ET.ParseError:
-                continue  # some examples are invalid on purpose
+                continue  # some examples are intentionally invalid
             return truth_of(root)
     return None
 
 
 def printed(truth: dict[str, Any], pdf: pypdfium2.PdfDocument) -> dict[str, Any]:
-    """Return the truth without values and amounts that the pages do not show: some examples have other XML."""
+    """Remove values and amounts that are not printed on the pages, because the XML of some examples differs."""
     text = plain("\n".join(page.get_textpage().get_text_bounded() for page in pdf))
     if len(text) < SCANNED:
         return truth
@@ -76,22 +76,22 @@ def printed(truth: dict[str, Any], pdf: pypdfium2.PdfDocument) -> dict[str, Any]
 
 
 def truth_of(root: ET.Element) -> dict[str, Any]:
-    places = list(paths(root))
+    elements = list(paths(root))
     values: dict[str, str] = {}
     for name, patterns in VALUES.items():
-        for path, element in places:
+        for path, element in elements:
             if any(re.search(f"{pattern}$", path) for pattern in patterns) and (text := clean(element.text)):
                 values.setdefault(name, text)
     if "date" in values:
         values["date"] = re.sub(r"^(\d{4})(\d\d)(\d\d)$", r"\1-\2-\3", values["date"])
-    rows = [row for path, element in places if LINE.search(path) and (row := row_of(element))]
+    rows = [row for path, element in elements if LINE.search(path) and (row := row_of(element))]
     return {"values": values, "rows": rows}
 
 
 def row_of(line: ET.Element) -> dict[str, str] | None:
-    places = [(path, clean(element.text)) for path, element in paths(line)]
-    name = next((text for path, text in places if path.endswith("SpecifiedTradeProduct/Name") and text), None)
-    amount = next((text for path, text in places if path.endswith("LineTotalAmount") and text), None)
+    elements = [(path, clean(element.text)) for path, element in paths(line)]
+    name = next((text for path, text in elements if path.endswith("SpecifiedTradeProduct/Name") and text), None)
+    amount = next((text for path, text in elements if path.endswith("LineTotalAmount") and text), None)
     return {"name": name, "amount": amount} if name and amount else None
 
 

@@ -1,4 +1,4 @@
-"""Tables of Markdown and HTML as grids of cells."""
+"""Parser of Markdown and HTML tables into grids of cells."""
 
 import re
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from tests.reading.text import plain
 
 CELL_BREAK = re.compile(r"(?<!\\)\|")
 RULE = re.compile(r"[ \t:|-]+")
-MOST_SPANNED = 1000  # HTML's own limit for columns
+MAX_SPAN = 1000  # the limit of HTML for columns
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +24,7 @@ class Cell:
 
 @dataclass(slots=True, eq=False)
 class Grid:
-    """A table. `lines`: the cells that begin in each row; `places`: the cell at each row and column."""
+    """A table. `lines`: the cells that begin in each row. `places`: the cell at each row and column."""
 
     lines: list[list[Cell]]
     places: dict[tuple[int, int], Cell] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Grid:
         return " ".join(cell.text for cell in self.cells)
 
     def neighbors(self, cell: Cell, side: str) -> list[Cell]:
-        """Return the next cells `up`, `down`, `left`, or `right`: several beside a cell with a span."""
+        """Return the adjacent cells on a side (`up`, `down`, `left`, `right`). A spanning cell may have several."""
         if side in {"up", "down"}:
             edge = cell.row - 1 if side == "up" else cell.row + cell.rows
             found = [self.places.get((edge, cell.column + index)) for index in range(cell.columns)]
@@ -64,29 +64,29 @@ class Grid:
         return list(dict.fromkeys(each for each in found if each))
 
     def headings(self, cell: Cell, side: str) -> list[Cell]:
-        """Return the headings on the way `up` or `left`, or the outermost cells if there are none."""
+        """Return the headings in the direction `up` or `left`, or the outermost cells if there are no headings."""
         seen: dict[Cell, None] = {}
         outermost: list[Cell] = []
-        waiting = [cell]
-        while waiting:
-            current = waiting.pop()
+        pending = [cell]
+        while pending:
+            current = pending.pop()
             following = self.neighbors(current, side)
             if not following and current is not cell:
                 outermost.append(current)
-            waiting += [each for each in following if each not in seen]
+            pending += [each for each in following if each not in seen]
             seen |= dict.fromkeys(following)
         return [each for each in seen if each.is_heading] or outermost
 
 
 def grids(markdown: str) -> list[Grid]:
-    """Return the tables of a text, those in HTML last."""
+    """Return the tables of a text: Markdown tables, then HTML tables."""
     parser = Tables()
     parser.feed(markdown)
     parser.close()
-    return [*of_markdown(markdown), *(Grid.of(lines) for lines in parser.found if any(lines))]
+    return [*markdown_grids(markdown), *(Grid.of(lines) for lines in parser.found if any(lines))]
 
 
-def of_markdown(markdown: str) -> list[Grid]:
+def markdown_grids(markdown: str) -> list[Grid]:
     found: list[Grid] = []
     run: list[str] = []
     for line in [*markdown.splitlines(), ""]:
@@ -107,7 +107,7 @@ def cells_of(line: str) -> list[Cell]:
 
 
 class Tables(HTMLParser):
-    """Parser of the tables in HTML, also within Markdown. A table within a cell is text of that cell."""
+    """Parser of HTML tables, also inside Markdown. The text of a nested table belongs to the outer cell."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,4 +153,4 @@ class Tables(HTMLParser):
 
 
 def span(value: str | None) -> int:
-    return min(max(int(value), 1), MOST_SPANNED) if value and value.isdecimal() else 1
+    return min(max(int(value), 1), MAX_SPAN) if value and value.isdecimal() else 1

@@ -1,4 +1,4 @@
-"""Our reader as used by a client: documents submitted to a whole installation, and their Markdown from its API."""
+"""Readings by a complete installation: submits documents to its API, and downloads their Markdown."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,18 +12,18 @@ from tests.reading.corpus import Case
 from tests.reading.reading import Reading
 
 API = "api"
-AT_ONCE = 50  # documents of one user
+AT_ONCE = 50  # documents that are submitted together
 
 
 def read_by_api(cases: Sequence[Case]) -> Iterator[tuple[Case, Reading]]:
     with service.running({}) as installation:
-        waiting = iter(cases)
-        while some := list(islice(waiting, AT_ONCE)):
-            yield from read_some(installation, some)
+        remaining = iter(cases)
+        while batch := list(islice(remaining, AT_ONCE)):
+            yield from read_batch(installation, batch)
 
 
-def read_some(installation: Service, cases: Sequence[Case]) -> Iterator[tuple[Case, Reading]]:
-    """Submit documents, and yield their readings."""
+def read_batch(installation: Service, cases: Sequence[Case]) -> Iterator[tuple[Case, Reading]]:
+    """Submit documents and yield their readings."""
     for case, task_id in [(case, submit(installation, case)) for case in cases]:
         if isinstance(task_id, str):
             yield case, Reading(error=task_id)
@@ -32,12 +32,12 @@ def read_some(installation: Service, cases: Sequence[Case]) -> Iterator[tuple[Ca
 
 
 def submit(installation: Service, case: Case) -> int | str:
-    """Return the ID of the new task, or the error code of a refusal."""
-    answer = installation.send("POST", "/submit", files={"file": (case.name, case.path.read_bytes())})
-    if answer.is_server_error or answer.status_code in {401, 403, 429}:
-        answer.raise_for_status()
-    body = answer.json()
-    return str(body["code"]) if answer.is_error else int(body["task_id"])
+    """Submit a document. Return the ID of the task, or the error code if the document is refused."""
+    response = installation.send("POST", "/submit", files={"file": (case.name, case.path.read_bytes())})
+    if response.is_server_error or response.status_code in {401, 403, 429}:
+        response.raise_for_status()
+    body = response.json()
+    return str(body["code"]) if response.is_error else int(body["task_id"])
 
 
 def result(installation: Service, task: dict[str, Any]) -> Reading:

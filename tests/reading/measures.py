@@ -1,4 +1,4 @@
-"""Measures of a reading against the truth. Each returns the parts that it judged, with 0 to 1 for each."""
+"""Measures of a reading against the ground truth. Each returns a score from 0 to 1 for each part that it compares."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -11,13 +11,13 @@ from tests.reading.values import Haystack, as_number, numbers
 
 Parts = dict[str, float]
 
-FACTS = ("present", "absent", "order", "table")  # equations are left out: no reader here writes LaTeX
+FACTS = ("present", "absent", "order", "table")  # no equations, because none of the readers writes LaTeX
 SIDES = ("up", "down", "left", "right")
-ENOUGH_WORDS = 0.8  # of an invoice line's name, to be in its row
+ENOUGH_WORDS = 0.8  # minimum share of words of an invoice line's name that its row must have
 
 
 def facts(case: Case, markdown: str) -> Parts:
-    """Judge facts by the rules of olmOCR-bench."""
+    """Score facts by the rules of olmOCR-bench."""
     folded, tables = fold(markdown), grids(markdown)
     return {
         f"{fact['type']} {fact['id']}": float(holds(fact, folded, tables))
@@ -50,7 +50,7 @@ def is_present(fact: Mapping[str, Any], folded: str, edits: int) -> bool:
 
 
 def is_related(fact: Mapping[str, Any], grid: Grid, cell: Cell) -> bool:
-    """Return whether a cell is the one of the fact, with the neighbors and headings of the fact."""
+    """Return whether a cell matches the cell of a fact, including its neighbors and headings."""
     edits = int(fact.get("max_diffs", 0))
 
     def fits(wanted: str, text: str) -> bool:
@@ -69,7 +69,7 @@ def is_related(fact: Mapping[str, Any], grid: Grid, cell: Cell) -> bool:
 
 # ---- Values ---------------------------------------------------------------------------------------------------------
 def fields(case: Case, markdown: str) -> Parts:
-    """Judge whether each value of the document is in its text."""
+    """Score whether the text contains each value of the document."""
     haystack = Haystack(plain(markdown))
     return {name: float(haystack.has(value)) for name, value in (case.json("fields.json") or {}).items()}
 
@@ -81,7 +81,7 @@ def invoice_values(case: Case, markdown: str) -> Parts:
 
 
 def invoice_rows(case: Case, markdown: str) -> Parts:
-    """Judge whether the name and the amount of each invoice line are in one row: a table's row, or a line."""
+    """Score whether the name and the amount of each invoice line are in the same table row or line of text."""
     wanted = (case.json("invoice.json") or {}).get("rows", [])
     rows = [(set(words(row)), numbers(row)) for row in rows_of(markdown)] if wanted else []
     return {
@@ -106,13 +106,13 @@ def rows_of(markdown: str) -> Iterator[str]:
 
 # ---- Structure ------------------------------------------------------------------------------------------------------
 def reading_order(case: Case, markdown: str) -> Parts:
-    """Judge the order of the text by normalized indel distance (NID), without markup."""
+    """Score the order of the text without markup by normalized indel distance (NID)."""
     truth = case.truth("truth.md") or case.truth("truth.txt")
     return {"nid": indel_similarity(plain(truth), plain(markdown))} if truth else {}
 
 
 def headings(case: Case, markdown: str) -> Parts:
-    """Judge headings by MHS, where the truth has any."""
+    """Score headings by MHS, if the ground truth has headings."""
     tree = trees.heading_tree(case.truth("truth.md") or "")
     if not any(node.kind == "heading" for node in tree.children):
         return {}
@@ -122,7 +122,7 @@ def headings(case: Case, markdown: str) -> Parts:
 
 
 def tables(case: Case, markdown: str) -> Parts:
-    """Judge each table of the truth by TEDS against the most similar remaining table of the reading."""
+    """Score each table of the ground truth by TEDS against the most similar unused table of the reading."""
     wanted = grids(case.truth("tables.html") or case.truth("truth.md") or "")
     left = [(grid, set(words(grid.text()))) for grid in grids(markdown)] if wanted else []
     found: Parts = {}

@@ -1,7 +1,7 @@
-"""Corpora from copies of public repositories: python -m tests.reading.prepare SOURCES CORPORA
+"""Prepare corpora from copies of public repositories: python -m tests.reading.prepare SOURCES CORPORA
 
-SOURCES has a folder for each repository, named as in `SOURCES_OF`. Each becomes a folder of documents with their ground
-truth, as tests.reading.corpus describes it.
+SOURCES has the copies of the repositories. CORPORA gets a folder for each corpus in `SOURCES_OF`, with documents and
+their ground truth in the format of tests.reading.corpus.
 """
 
 import argparse
@@ -17,13 +17,13 @@ from xml.etree import ElementTree as ET
 from tests.reading.corpus import cases
 from tests.reading.einvoices import prepare_einvoices
 
-# Members of gold JSON that describe a value, or classify the document, in words that are not in the document.
-DESCRIBING = frozenset({
+# Keys of gold JSON whose values describe the document in words that do not occur in it.
+DESCRIPTIVE = frozenset({
     "array_index", "comparison_type", "country_code", "currency", "data_period", "desc", "metric_type", "note", "scale",
     "segment_type", "unit",
 })  # fmt: skip
 MISSING = frozenset({"", "na", "n/a", "not_found", "none", "null"})
-LONGEST = 120  # characters of a value: longer ones are summaries
+MAX_VALUE = 120  # characters; longer values are summaries
 
 # A cell of a table: its first and last row, its first and last column, and its text.
 Recorded = tuple[int, int, int, int, str]
@@ -39,11 +39,11 @@ def main() -> None:
         (options.corpora / name).mkdir(parents=True)
         prepare(options.sources, options.corpora / name)
         halves = Counter(case.half for case in cases(options.corpora / name))
-        print(f"{name}: {halves['dev']} documents to look at, {halves['held']} held")
+        print(f"{name}: {halves['dev']} documents for development, {halves['held']} held out")
 
 
 def is_pdf(path: Path) -> bool:
-    """Return whether a file is a PDF, and not a Git LFS pointer."""
+    """Return whether a file is a PDF instead of a Git LFS pointer."""
     with path.open("rb") as file:
         return b"%PDF" in file.read(1024)
 
@@ -90,20 +90,20 @@ def prepare_invoice2data(sources: Path, folder: Path) -> None:
 
 
 def scalars(value: Any, pointer: str = "") -> Iterator[tuple[str, str | float]]:
-    """Yield the values of JSON that may occur literally in a document, with their pointers."""
+    """Yield the values of JSON that may occur literally in a document, with their JSON pointers."""
     if isinstance(value, dict | list):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            if key not in DESCRIBING:
+            if key not in DESCRIPTIVE:
                 yield from scalars(each, f"{pointer}/{key}")
     elif isinstance(value, bool) or value is None:
         return
-    elif str(value).strip().lower() not in MISSING and len(str(value)) <= LONGEST:
+    elif str(value).strip().lower() not in MISSING and len(str(value)) <= MAX_VALUE:
         yield pointer, value
 
 
 # ---- Structure ------------------------------------------------------------------------------------------------------
 def prepare_icdar(sources: Path, folder: Path) -> None:
-    """Prepare tables of the ICDAR 2013 competition, whose structure was recorded by hand."""
+    """Prepare tables of the ICDAR 2013 competition, whose structure was annotated by hand."""
     for path in sorted((sources / "tabula").rglob("icdar2013-dataset/*/*.pdf")):
         structure = path.with_name(f"{path.stem}-str.xml")
         if structure.exists():
@@ -114,7 +114,7 @@ def prepare_icdar(sources: Path, folder: Path) -> None:
 
 
 def html_table(table: ET.Element) -> str:
-    """Return a table in HTML. Its regions on several pages follow each other; others continue its rows to the right."""
+    """Return a table in HTML. A region of the table continues either its rows to the right, or the table below."""
     parts: list[list[Recorded]] = []
     for region in table.iter("region"):
         right = int(region.get("col-increment") or 0)
@@ -127,7 +127,7 @@ def html_table(table: ET.Element) -> str:
 
 
 def html_rows(cells: list[Recorded]) -> str:
-    """Return the rows of cells, with empty cells where none is recorded. Some files count from 0, others from 1."""
+    """Return cells as HTML rows, with empty cells in the gaps. Some files count from 0, others from 1."""
     up, aside = min((cell[0] for cell in cells), default=0), min((cell[2] for cell in cells), default=0)
     boxes = [(top - up, bottom - up, left - aside, right - aside, text) for top, bottom, left, right, text in cells]
     taken = {(row, column) for top, bottom, left, right, _ in boxes for row, column in places(top, bottom, left, right)}
@@ -141,7 +141,7 @@ def html_rows(cells: list[Recorded]) -> str:
 
 
 def box(cell: ET.Element, offset: int) -> tuple[int, int, int, int]:
-    """Return the first and last row, and the first and last column, of which `offset` are in regions to the left."""
+    """Return the first and last row and column of a cell. `offset`: the number of columns in regions to the left."""
     top, left = (int(cell.get(f"start-{axis}") or 0) for axis in ("row", "col"))
     return top, int(cell.get("end-row") or top), left + offset, int(cell.get("end-col") or left) + offset
 
@@ -151,7 +151,7 @@ def places(top: int, bottom: int, left: int, right: int) -> set[tuple[int, int]]
 
 
 def prepare_docling(sources: Path, folder: Path) -> None:
-    """Prepare PDFs and images with docling's reviewed output, and PDFs printed from Office files of known content."""
+    """Prepare PDFs and images with docling's reviewed output, and PDFs of Office files with known content."""
     data = sources / "docling/tests/data"
     for path in sorted([*(data / "pdf").rglob("*.pdf"), *(data / "odf/sources").glob("*.pdf")]):
         kind = path.relative_to(data).parts[0]
@@ -168,7 +168,7 @@ def prepare_docling(sources: Path, folder: Path) -> None:
 
 
 def prepare_office(sources: Path, folder: Path) -> None:
-    """Office files, HTML, and others, with docling's own reviewed output."""
+    """Prepare Office files, HTML, and other formats with docling's reviewed output."""
     data = sources / "docling/tests/data"
     for truth in sorted(data.glob("*/groundtruth/*.md")):
         path = truth.parents[1] / "sources" / truth.stem
@@ -187,7 +187,7 @@ def prepare_office(sources: Path, folder: Path) -> None:
             write(document, "truth.md", truth.read_text())
 
 
-# ---- Documents without truth: pages, time, warnings -----------------------------------------------------------------
+# ---- Documents without ground truth: only pages, time, and warnings are scored --------------------------------------
 def prepare_pdfplumber(sources: Path, folder: Path) -> None:
     root = sources / "pdfplumber"
     for path in sorted([*(root / "tests/pdfs").glob("*.pdf"), *(root / "examples/pdfs").glob("*.pdf")]):

@@ -1,7 +1,7 @@
-"""Readers of documents, each in a separate process: python -m tests.reading.readers NAME
+"""Run a reader of documents in a separate process: python -m tests.reading.readers NAME
 
-It reads a path a line, and writes a line of JSON for each: `markdown` and `seconds`, or `error`. Peers run in a
-separate venv, so this module imports only the standard library and the reader.
+The process reads one path per line, and writes one line of JSON for each: `markdown` and `seconds`, or `error`. Peer
+readers run in a separate venv, so this module imports only the standard library and the reader.
 """
 
 import io
@@ -15,12 +15,12 @@ from typing import Any
 
 Read = Callable[[Path], dict[str, Any]]
 
-KINDS = {".jpeg": "jpg", ".tif": "tiff", ".htm": "html"}  # if they differ from the suffix
+KINDS = {".jpeg": "jpg", ".tif": "tiff", ".htm": "html"}  # formats that differ from the suffix
 LIMITS = {"pages": 1000, "pixels": 100_000_000, "text": 100_000_000}
 
 
 def local() -> Read:
-    """Our own reader, without the sandbox and the worker around it."""
+    """Return the local provider's reader, without its sandbox and worker."""
     from etl.core.formats import DocumentFormat
     from etl.providers.local import reading, recognition
 
@@ -77,16 +77,16 @@ READERS: dict[str, Callable[[], Read]] = {
 
 
 def main(name: str) -> None:
-    answers = os.fdopen(os.dup(1), "w")
+    responses = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # output of libraries is not part of the responses
     read = READERS[name]()
     for line in sys.stdin:
         began = time.monotonic()
         try:
-            answer = read(Path(line.rstrip("\n")))
+            response = read(Path(line.rstrip("\n")))
         except Exception as error:  # noqa: BLE001 - any error of a peer is its result for this document
-            answer = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
-        print(json.dumps({"seconds": time.monotonic() - began, **answer}), file=answers, flush=True)
+            response = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+        print(json.dumps({"seconds": time.monotonic() - began, **response}), file=responses, flush=True)
 
 
 if __name__ == "__main__":

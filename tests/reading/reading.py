@@ -1,4 +1,4 @@
-"""Readings of documents, and the process of a reader."""
+"""Readings of documents by reader processes."""
 
 import json
 import selectors
@@ -12,13 +12,13 @@ from typing import Any, Self
 
 from tests.reading.corpus import Case
 
-VENV_OF_PEERS = Path(".venv-peers/bin/python")
-LIMIT_SECONDS = 600.0  # of one document
+PEERS_PYTHON = Path(".venv-peers/bin/python")
+TIMEOUT_SECONDS = 600.0  # of one document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The Markdown of a document, or the reason why there is none."""
+    """The Markdown of a document, or the error that prevented it."""
 
     markdown: str = ""
     seconds: float = 0.0
@@ -27,10 +27,10 @@ class Reading:
 
 
 class ReaderProcess:
-    """A process of tests.reading.readers, started again after a crash and after a document that takes too long."""
+    """A process of tests.reading.readers. It is restarted after a crash and after a timeout."""
 
     def __init__(self, name: str) -> None:
-        python = sys.executable if name == "local" else str(VENV_OF_PEERS)
+        python = sys.executable if name == "local" else str(PEERS_PYTHON)
         self.command = [python, "-m", "tests.reading.readers", name]
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -51,14 +51,14 @@ class ReaderProcess:
             self.process = subprocess.Popen(
                 self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
-        if (answer := ask(self.process, path)) is None:
+        if (response := ask(self.process, path)) is None:
             self.stop()
-            return Reading(error="crashed, or took too long", seconds=LIMIT_SECONDS)
-        return Reading(**answer)
+            return Reading(error="crashed or timed out", seconds=TIMEOUT_SECONDS)
+        return Reading(**response)
 
 
 def ask(process: subprocess.Popen[bytes], path: Path) -> dict[str, Any] | None:
-    """Return the reading of a document, or None if the reader crashed or took too long."""
+    """Return the reading of a document, or None if the reader crashed or timed out."""
     assert process.stdin is not None
     assert process.stdout is not None
     with suppress(BrokenPipeError):
@@ -66,7 +66,7 @@ def ask(process: subprocess.Popen[bytes], path: Path) -> dict[str, Any] | None:
         process.stdin.flush()
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
-        if not selector.select(LIMIT_SECONDS):
+        if not selector.select(TIMEOUT_SECONDS):
             return None
     line = process.stdout.readline()
     return json.loads(line) if line.endswith(b"\n") else None

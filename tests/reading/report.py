@@ -1,4 +1,4 @@
-"""Tables of scores: a column for each reader, in Markdown."""
+"""Tables of scores in Markdown, with a column for each reader."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,7 +11,7 @@ BEST = "any of them"
 
 
 def tables(scores: Mapping[str, Sequence[Score]]) -> str:
-    """Return a table for each half that was scored."""
+    """Return a table for each scored half."""
     halves = sorted({each.half for one in scores.values() for each in one})
     parts = []
     for half in halves:
@@ -46,7 +46,7 @@ def seconds_a_page(scores: Iterable[Score]) -> str:
 
 
 def details(reader: str, score: Score) -> str:
-    """Return a line about a document, and one for each part that was missed."""
+    """Return a line about a document, and a line for each part that was not read perfectly."""
     head = f"{reader} {score.name}: {score.seconds:.2f} s, {score.error or 'read'}, lost {score.lost}, {score.warnings}"
     missed = [
         f"    {measure} {part}: {value:.2f}"

@@ -1,4 +1,4 @@
-"""Result files: the readings and the scores of each corpus and reader."""
+"""Files with the readings and scores of each corpus and reader."""
 
 import json
 from collections import defaultdict
@@ -23,7 +23,7 @@ class Result:
 Results = dict[str, list[Result]]  # by reader
 
 
-def keep(folder: Path, reader: str, results: Iterable[Result]) -> None:
+def save(folder: Path, reader: str, results: Iterable[Result]) -> None:
     corpora: dict[str, list[Result]] = defaultdict(list)
     for each in results:
         corpora[each.case.path.parent.name].append(each)
@@ -35,8 +35,8 @@ def keep(folder: Path, reader: str, results: Iterable[Result]) -> None:
         (folder / corpus / f"{reader}.readings.json").write_text(json.dumps(readings, indent=1))
 
 
-def kept(folder: Path, reader: str, cases: Sequence[Case]) -> Iterator[tuple[Case, Reading]]:
-    """Yield the readings of documents, without failed ones."""
+def load(folder: Path, reader: str, cases: Sequence[Case]) -> Iterator[tuple[Case, Reading]]:
+    """Yield the saved readings of documents. Skip documents without one."""
 
     @cache
     def readings(corpus: str) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Scores of a reader's readings, one for each document, and their sums for each half and measure."""
+"""Scores of readings, one for each document, and their means for each measure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -11,15 +11,16 @@ from tests.reading.measures import MEASURES, Parts
 from tests.reading.reading import Reading
 from tests.reading.text import words
 
-SHORTEST = 4  # characters of a word that proves that its page was read
-FEWEST = 5  # such words on a page, if it is to be judged
-BY_DOCUMENT = frozenset({"fields"})
-KEPT = 0.2  # of them, so that the page is not lost
+# A page counts as lost if less than this share of its distinctive words is in the reading.
+MIN_FOUND = 0.2
+MIN_LETTERS = 4  # of a distinctive word
+MIN_WORDS = 5  # pages with fewer distinctive words are never lost
+BY_DOCUMENT = frozenset({"fields"})  # measures that are averaged over documents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """`parts`: by measure, what was judged in the document, 0 to 1 each. `lost`: numbers of pages without a trace."""
+    """The score of a document. `parts`: by measure, the scores of its parts, 0 to 1. `lost`: numbers of lost pages."""
 
     name: str
     half: Half
@@ -47,7 +48,7 @@ def score(case: Case, reading: Reading) -> Score:
 
 
 def words_of_pages(case: Case) -> list[set[str]]:
-    """Return the words of each page's text layer; damaged PDFs and other files count as one page without words."""
+    """Return the words of each page's text layer. Damaged PDFs and other files count as one page without words."""
     if case.path.suffix != ".pdf":
         return [set()]
     try:
@@ -58,28 +59,28 @@ def words_of_pages(case: Case) -> list[set[str]]:
 
 
 def lost_pages(pages: Sequence[set[str]], markdown: str) -> list[int]:
-    """Return the pages whose own words, which no other page has, are not in the reading."""
+    """Return the numbers of pages whose distinctive words, which no other page has, are missing from the reading."""
     found, lost = set(words(markdown)), []
     for number, page in enumerate(pages, start=1):
         others = set[str]().union(*(other for other in pages if other is not page))
-        own = {word for word in page - others if len(word) >= SHORTEST}
-        if len(own) >= FEWEST and len(own & found) < KEPT * len(own):
+        distinctive = {word for word in page - others if len(word) >= MIN_LETTERS}
+        if len(distinctive) >= MIN_WORDS and len(distinctive & found) < MIN_FOUND * len(distinctive):
             lost.append(number)
     return lost
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A mean of `count` parts, or documents."""
+    """The mean of `count` parts or documents."""
 
     value: float
     count: int
 
 
 def shares(scores: Iterable[Score]) -> dict[str, Share]:
-    """Return the mean of each measure over its parts, and of each kind of facts.
+    """Return the mean of each measure over its parts, and the mean of each kind of fact.
 
-    Of fields, it is the mean over documents, because a financial report has a thousand and a contract ten.
+    Fields are averaged over documents, because a financial report has a thousand fields and a contract has ten.
     """
     values: dict[str, list[float]] = defaultdict(list)
     for each in scores:
@@ -93,15 +94,15 @@ def shares(scores: Iterable[Score]) -> dict[str, Share]:
 
 
 def best_of(readers: Sequence[Sequence[Score]]) -> list[Score]:
-    """Return for each document the best value of each part of all readers, which is their combined upper bound."""
-    made = []
+    """Return, for each document, the best score of each part among all readers. It is their combined upper bound."""
+    best = []
     for same in zip(*readers, strict=True):
         parts = {
             measure: {part: max(each.parts[measure][part] for each in same) for part in judged}
             for measure, judged in same[0].parts.items()
         }
         first = same[0]
-        made.append(
+        best.append(
             Score(
                 name=first.name,
                 half=first.half,
@@ -113,4 +114,4 @@ def best_of(readers: Sequence[Sequence[Score]]) -> list[Score]:
                 parts=parts,
             )
         )
-    return made
+    return best

@@ -1,4 +1,4 @@
-"""Text of a reading in the forms that are compared, and the distances between two texts."""
+"""Normalization of texts for comparison, and distances between texts."""
 
 import re
 import unicodedata
@@ -17,14 +17,14 @@ PUNCTUATION = str.maketrans("‘’‚“”„＿–—‑‒−µ", "'''\"\"\"
 
 
 def fold(text: str) -> str:
-    """Return Markdown without emphasis, with one space for white space and one form of quotes and dashes."""
+    """Return Markdown without emphasis, and with normalized white space, quotes, and dashes."""
     text = re.sub(r"<br ?/?>", " ", text)
     text = re.sub(r"</?[bi]>", "", EMPHASIS.sub(r"\2", EMPHASIS.sub(r"\2", text)))
     return re.sub(r"\s+", " ", unicodedata.normalize("NFC", text)).translate(PUNCTUATION)
 
 
 def plain(markdown: str) -> str:
-    """Return the words of Markdown or HTML in their order, without any markup."""
+    """Return the text of Markdown or HTML without markup."""
     text = IMAGE.sub(" ", COMMENT.sub(" ", markdown))
     text = RULE_OF_TABLE.sub(" ", text)
     text = MARKUP.sub("", text)
@@ -33,7 +33,7 @@ def plain(markdown: str) -> str:
 
 
 def compress(text: str) -> str:
-    """Return only letters and digits in lower case, so that breaks, hyphens, and spacing do not count."""
+    """Return only the letters and digits in lower case, so that breaks, hyphens, and spacing are ignored."""
     return NOT_ALPHANUMERIC.sub("", unicodedata.normalize("NFKC", text).casefold())
 
 
@@ -41,7 +41,7 @@ def words(text: str) -> list[str]:
     return re.findall(r"[^\W_]+", unicodedata.normalize("NFKC", text).casefold())
 
 
-# ---- Distances, with one bit for each character of the shorter text -------------------------------------------------
+# ---- Distances, computed bit-parallel: one bit for each character of a text -----------------------------------------
 def masks(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for index, character in enumerate(text):
@@ -61,7 +61,7 @@ def common_length(left: str, right: str) -> int:
 
 
 def indel_similarity(left: str, right: str) -> float:
-    """Return 1 - (insertions and deletions) / (length of both): the NID of public benchmarks."""
+    """Return 1 - (insertions + deletions) / (total length): the NID of public benchmarks."""
     if not left and not right:
         return 1.0
     return 2 * common_length(left, right) / (len(left) + len(right))
@@ -75,9 +75,9 @@ def edit_distance(left: str, right: str) -> int:
 
 
 def distances_at_ends(needle: str, text: str, *, anchored: bool = False) -> Iterator[int]:
-    """Yield for each end in `text` the least edit distance of `needle` to a part that ends there (Myers 1999).
+    """Yield, for each position in `text`, the least edit distance of `needle` to a part that ends there (Myers 1999).
 
-    `anchored`: the part begins with the text.
+    `anchored`: whether the part must begin at the start of the text.
     """
     size = len(needle)
     positions, every, last = masks(needle), (1 << size) - 1, 1 << (size - 1)

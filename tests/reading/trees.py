@@ -1,4 +1,4 @@
-"""Similarity of tables (TEDS) and headings (MHS), as 1 - edit distance of trees / nodes of the larger tree."""
+"""Similarity of tables (TEDS) and headings (MHS): 1 - tree edit distance / number of nodes of the larger tree."""
 
 import re
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ def table_tree(grid: Grid) -> Node:
 
 
 def heading_tree(markdown: str) -> Node:
-    """Return a tree of headings, regardless of their level, each with the text below it as one node."""
+    """Return a flat tree of headings, regardless of level. The text below each heading is one node."""
     root = Node("document")
     place, lines = root, list[str]()
     for line in [*markdown.splitlines(), "# end"]:
@@ -75,7 +75,7 @@ class Postorder:
 
 
 def tree_distance(left: Node, right: Node) -> float:
-    """Return the edit distance of two ordered trees; inserting or deleting a node costs 1."""
+    """Return the edit distance of two ordered trees. Inserting or deleting a node costs 1."""
     one, two = Postorder(left), Postorder(right)
     known: dict[tuple[int, int], float] = {}
     for first in one.roots:
@@ -85,7 +85,7 @@ def tree_distance(left: Node, right: Node) -> float:
 
 
 def fill(known: dict[tuple[int, int], float], one: Postorder, two: Postorder, first: int, second: int) -> None:
-    """Add the distances of all subtrees whose leftmost leaves are those of two key roots."""
+    """Add the distances between the subtrees of two key roots."""
     top, side = one.leftmost[first], two.leftmost[second]
     above = [float(index) for index in range(second - side + 2)]
     table = [above]

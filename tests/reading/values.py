@@ -1,4 +1,4 @@
-"""Numbers and dates in printed notations."""
+"""Search for numbers, dates, and texts in a reading, in their printed notations."""
 
 import datetime as dt
 import re
@@ -9,7 +9,7 @@ from tests.reading.text import compress
 GROUPED = re.compile(r"\d{1,3}(?:[ \u00a0\u202f.,'’]\d{3})+(?:[.,]\d+)?")
 SIMPLE = re.compile(r"\d+(?:[.,]\d+)?")
 SEPARATORS = re.compile(r"[^\d.]")
-SHORT = 4  # characters: a shorter value must be a separate word
+SHORT = 4  # characters; a shorter value must be a separate word
 MONTHS = {
     "en": "January February March April May June July August September October November December",
     "de": "Januar Februar März April Mai Juni Juli August September Oktober November Dezember",
@@ -21,7 +21,7 @@ MONTHS = {
 
 
 def numbers(text: str) -> set[Decimal]:
-    """Return all numbers of a text. An ambiguous one, such as 1.234, is returned in both meanings."""
+    """Return all numbers of a text. For an ambiguous number such as 1.234, return both meanings."""
     found: set[Decimal] = set()
     for token in [*GROUPED.findall(text), *SIMPLE.findall(text)]:
         found |= meanings(token)
@@ -52,7 +52,7 @@ def as_date(value: object) -> dt.date | None:
 
 
 def printed_dates(date: dt.date) -> set[str]:
-    """Return the usual ways to print a date, as letters and digits."""
+    """Return the usual printed forms of a date, as letters and digits only."""
     days, months = {f"{date.day}", f"{date:%d}"}, {f"{date.month}", f"{date:%m}"}
     years = {f"{date:%Y}", f"{date:%y}"}
     found = {f"{date:%Y%m%d}"}
@@ -69,7 +69,7 @@ def printed_dates(date: dt.date) -> set[str]:
 
 
 class Haystack:
-    """A reading prepared for searches for values."""
+    """A reading, indexed for searches of values."""
 
     def __init__(self, text: str) -> None:
         self.compressed = compress(text)
@@ -77,9 +77,9 @@ class Haystack:
         self.numbers = numbers(text)
 
     def has(self, value: object) -> bool:
-        """Return whether a value is in the text, as a number, a date, or in its letters and digits.
+        """Return whether the text contains a value, as a number, a date, or a sequence of letters and digits.
 
-        A string of digits may also be a part of another word, such as the number of a customer.
+        A string of digits, such as a customer number, may also be part of another word.
         """
         if (date := as_date(value)) is not None:
             return any(each in self.compressed for each in printed_dates(date))

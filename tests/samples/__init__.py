@@ -1,4 +1,4 @@
-"""Documents for tests: those of the demo with their true text, and the distance between texts."""
+"""Sample documents for tests: the documents of the demo with their true text, and error rates of OCR."""
 
 import re
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def document(path: Path, kind: DocumentFormat | None = None) -> Document:
 
 
 def errors_per_character(truth: str, markdown: str) -> float:
-    """Return the character error rate (CER) of OCR, without spaces and Markdown's punctuation."""
+    """Return the character error rate (CER) of OCR. Spaces and Markdown syntax are ignored."""
     expected, found = letters(truth), letters(markdown)
     return distance(expected, found) / len(expected)
 
@@ -46,7 +46,7 @@ def letters(markdown: str) -> str:
 
 
 def distance(left: Sequence[str], right: Sequence[str]) -> int:
-    """Return the Levenshtein distance: the number of insertions, deletions, and replacements."""
+    """Return the Levenshtein distance: the minimum number of insertions, deletions, and replacements."""
     above = list(range(len(right) + 1))
     for row, one in enumerate(left, start=1):
         here = [row]

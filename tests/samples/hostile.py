@@ -1,4 +1,4 @@
-"""Malicious and broken documents, created by hand."""
+"""Generators of malicious and damaged documents."""
 
 import io
 import struct
@@ -9,12 +9,12 @@ from fpdf import FPDF
 
 
 def pdf(*objects: bytes) -> bytes:
-    """Return a PDF of these objects, the catalog first."""
-    content, places = b"%PDF-1.7\n", []
+    """Return a PDF with these objects. The first one must be the catalog."""
+    content, offsets = b"%PDF-1.7\n", []
     for number, body in enumerate(objects, start=1):
-        places.append(len(content))
+        offsets.append(len(content))
         content += b"%d 0 obj\n%s\nendobj\n" % (number, body)
-    table = b"".join(b"%010d 00000 n \n" % place for place in places)
+    table = b"".join(b"%010d 00000 n \n" % place for place in offsets)
     size = len(objects) + 1
     return content + (
         b"xref\n0 %d\n0000000000 65535 f \n%strailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n"
@@ -22,12 +22,12 @@ def pdf(*objects: bytes) -> bytes:
     )
 
 
-def stream(content: bytes, facts: bytes = b"") -> bytes:
-    return b"<< %s /Length %d >>\nstream\n%s\nendstream" % (facts, len(content), content)
+def stream(content: bytes, entries: bytes = b"") -> bytes:
+    return b"<< %s /Length %d >>\nstream\n%s\nendstream" % (entries, len(content), content)
 
 
 def page(content: bytes, *, box: bytes = b"0 0 595 842", image: bytes = b"null") -> bytes:
-    """Return a PDF of one page. `content`: its stream object; `image`: the object that it can draw as /I."""
+    """Return a PDF with one page. `content`: its content stream. `image`: the object that it can draw as /I."""
     return pdf(
         b"<< /Type /Catalog /Pages 2 0 R >>",
         b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
@@ -52,7 +52,7 @@ def printed(*texts: str, password: str = "", owner: str = "") -> bytes:
 
 
 def many_pages(count: int, *lines: str) -> bytes:
-    """Return a PDF that shows the same page a number of times."""
+    """Return a PDF that contains the same page `count` times."""
     shown = b"BT /F 8 Tf 9 TL 20 800 Td " + b" ".join(b"(%s) '" % line.encode() for line in lines) + b" ET"
     return pdf(
         b"<< /Type /Catalog /Pages 2 0 R >>",
@@ -65,7 +65,7 @@ def many_pages(count: int, *lines: str) -> bytes:
 
 
 def form() -> bytes:
-    """Return a page with a filled field, two checkboxes, one of them checked, and a note. It is not hostile."""
+    """Return a harmless page with a filled field, a checked and an unchecked checkbox, and a note."""
     widget = b"<< /Type /Annot /Subtype /Widget /F 4 /Rect [%s] /FT /%s /T (%s) /V %s %s >>"
     field = b"/DA (/F 12 Tf 0 g)"
     return pdf(
@@ -83,28 +83,28 @@ def form() -> bytes:
 
 
 def deflated(unit: bytes, megabytes: int) -> bytes:
-    """Return the zlib stream of a repeated megabyte, which is compressed only once."""
+    """Return a zlib stream of a repeated megabyte. It is compressed only once, which is fast."""
     block = unit * (1_000_000 // len(unit))
-    press = zlib.compressobj(9)
-    start = press.compress(b" ") + press.flush(zlib.Z_FULL_FLUSH)
-    once = press.compress(block) + press.flush(zlib.Z_FULL_FLUSH)
-    return start + once * megabytes + press.flush(zlib.Z_FINISH)
+    compressor = zlib.compressobj(9)
+    start = compressor.compress(b" ") + compressor.flush(zlib.Z_FULL_FLUSH)
+    once = compressor.compress(block) + compressor.flush(zlib.Z_FULL_FLUSH)
+    return start + once * megabytes + compressor.flush(zlib.Z_FINISH)
 
 
 def content_bomb() -> bytes:
-    """Return a page whose 1.5 MB of instructions unpack to 1.5 GB."""
+    """Return a page with 1.5 MB of instructions that decompress to 1.5 GB."""
     return page(stream(deflated(b" ", 1500), b"/Filter /FlateDecode"))
 
 
 def image_bomb(side: int) -> bytes:
     """Return a page with an image of `side` by `side` pixels."""
-    facts = b"/Type /XObject /Subtype /Image /Width %d /Height %d /BitsPerComponent 8" % (side, side)
-    image = stream(deflated(b"\0", 10), facts + b" /ColorSpace /DeviceGray /Filter /FlateDecode")
+    entries = b"/Type /XObject /Subtype /Image /Width %d /Height %d /BitsPerComponent 8" % (side, side)
+    image = stream(deflated(b"\0", 10), entries + b" /ColorSpace /DeviceGray /Filter /FlateDecode")
     return page(stream(b"q 595 0 0 842 0 0 cm /I Do Q"), image=image)
 
 
 def png(wide: int, high: int, pixels: bytes) -> bytes:
-    """Return a PNG that declares this size; `pixels`: the size of its compressed data."""
+    """Return a PNG that declares this size. `pixels`: its compressed data."""
     header = struct.pack(">IIBBBBB", wide, high, 8, 2, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"IDAT", pixels), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(

@@ -1,4 +1,4 @@
-"""Malicious Office documents, created by hand."""
+"""Generators of malicious Office documents."""
 
 from tests.samples.hostile import zipped
 
@@ -12,7 +12,7 @@ ODF_TYPE = b"application/vnd.oasis.opendocument."
 
 
 def relations(*entries: tuple[str, str, str], external: bool = False) -> bytes:
-    """Return a part of relationships: ID, kind, and target of each."""
+    """Return a relationships part. `entries`: ID, kind, and target of each relationship."""
     mode = ' TargetMode="External"' if external else ""
     rows = "".join(f'<Relationship Id="{i}" Type="{OFFICE}/{kind}" Target="{to}"{mode}/>' for i, kind, to in entries)
     return f'<Relationships xmlns="{RELATIONS}">{rows}</Relationships>'.encode()
@@ -37,7 +37,7 @@ def docx(body: bytes, *, before: bytes = b"", parts: tuple[tuple[str, bytes], ..
 
 
 def override(part: str) -> bytes:
-    """Return the type of a part by its name, such as word/footnotes.xml."""
+    """Return the content type entry of a part such as word/footnotes.xml."""
     kind = part.rpartition("/")[2].removesuffix(".xml")
     media_type = f"application/vnd.openxmlformats-officedocument.wordprocessingml.{kind}+xml"
     return f'<Override PartName="/{part}" ContentType="{media_type}"/>'.encode()
@@ -98,7 +98,7 @@ def open_document(kind: bytes, body: bytes) -> bytes:
 
 
 def notes(count: int) -> tuple[tuple[str, bytes], ...]:
-    """Return the parts of footnotes, each of which cites the next one twice, and the last one the first."""
+    """Return parts with footnotes that refer to each other in a cycle, each twice to the next one."""
 
     def cite(number: int) -> str:
         return f'<w:r><w:footnoteReference w:id="{number % count}"/></w:r>' * 2
@@ -125,6 +125,6 @@ def epub(chapters: int) -> bytes:
 
 
 def laughs(levels: int = 12) -> bytes:
-    """Return a document type with entities of entities: the last one is 10 to the power of `levels` long."""
+    """Return a document type with nested entities (billion laughs). The last one expands to 10**levels texts."""
     entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, levels + 1))
     return f'<?xml version="1.0"?><!DOCTYPE d [<!ENTITY e0 "ha">{entities}]>'.encode()

@@ -1,9 +1,9 @@
-"""Generates the documents in `config/dev/demo/documents`, which the demo and the tests read. The results are committed.
+"""Generate the documents in `config/dev/demo/documents`, which the demo and the tests use. The results are committed.
 
 python -m tests.samples.make
 
-Needs Noto Sans CJK (Debian: fonts-noto-cjk). All names in them are invented. Beside each document is its true text,
-with form feeds between pages; a scan has the text of the scanned document.
+Requires Noto Sans CJK (Debian: fonts-noto-cjk). All names in the documents are invented. A text file beside each
+document has its true text, with form feeds between pages. A scan has the text of the scanned document.
 """
 
 import io
@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw, ImageFilter
 
 FOLDER = Path(__file__).resolve().parents[2] / "config/dev/demo/documents"
 CJK = Path("/usr/share/fonts/opentype/noto/NotoSansCJK-Regular.ttc")
-SIMPLIFIED = 2  # the font's number in the collection
+SIMPLIFIED = 2  # index of the font in the collection
 DPI = 200
 
 # ---- Contents: (style, text), or a table ----------------------------------------------------------------------------
@@ -121,7 +121,7 @@ NOTICE: list[list[Block]] = [
 
 # ---- Pages ----------------------------------------------------------------------------------------------------------
 class Paper(FPDF):
-    """A4 pages in one typeface. The bytes are the same in each run."""
+    """A4 pages in one typeface. The output is the same in each run."""
 
     def __init__(self, *, chinese: bool = False) -> None:
         super().__init__(format="A4")
@@ -133,7 +133,7 @@ class Paper(FPDF):
         self.set_margins(22, 24)
         self.set_creation_date(datetime(2024, 2, 29, tzinfo=UTC))
 
-    def lay(self, blocks: list[Block]) -> None:
+    def add_blocks(self, blocks: list[Block]) -> None:
         self.add_page()
         for style, content in blocks:
             if isinstance(content, str):
@@ -162,14 +162,14 @@ class Paper(FPDF):
 def printed(pages: list[list[Block]], *, chinese: bool = False, attached: dict[str, bytes] | None = None) -> bytes:
     paper = Paper(chinese=chinese)
     for blocks in pages:
-        paper.lay(blocks)
+        paper.add_blocks(blocks)
     for name, content in (attached or {}).items():
         attach(paper, name, content)
     return bytes(paper.output())
 
 
 def attach(paper: FPDF, name: str, content: bytes) -> None:
-    """Embed a file, as e-invoices embed their XML."""
+    """Embed a file, like the XML of an e-invoice."""
     paper.embed_file(
         bytes=content,
         basename=name,
@@ -191,20 +191,20 @@ def lines_of(block: Block) -> str:
 
 # ---- Scans ----------------------------------------------------------------------------------------------------------
 def scanned(document: bytes, *, dpi: int = DPI, seed: int = 17) -> list[Image.Image]:
-    """Return the pages as from a mediocre scanner: slightly rotated, blurred, gray, and with dust."""
-    dice = random.Random(seed)
+    """Return the pages as images from a mediocre scanner: slightly rotated, blurred, gray, and dusty."""
+    generator = random.Random(seed)
     with pypdfium2.PdfDocument(document) as pdf:
         sheets = [page.render(scale=dpi / 72, grayscale=True).to_pil() for page in pdf]
-    return [dirtied(sheet, dice) for sheet in sheets]
+    return [degrade(sheet, generator) for sheet in sheets]
 
 
-def dirtied(sheet: Image.Image, dice: random.Random) -> Image.Image:
-    turned = sheet.rotate(dice.uniform(0.3, 0.6), resample=Image.Resampling.BICUBIC, fillcolor=255)
+def degrade(sheet: Image.Image, generator: random.Random) -> Image.Image:
+    turned = sheet.rotate(generator.uniform(0.3, 0.6), resample=Image.Resampling.BICUBIC, fillcolor=255)
     soft = turned.filter(ImageFilter.GaussianBlur(0.8)).point(lambda level: 20 + level * 225 // 255)
     draw = ImageDraw.Draw(soft)
     for _ in range(350):
-        x, y, size = dice.randrange(soft.width), dice.randrange(soft.height), dice.choice((0, 1, 1, 2))
-        draw.ellipse((x, y, x + size, y + size), fill=dice.randrange(60, 190))
+        x, y, size = generator.randrange(soft.width), generator.randrange(soft.height), generator.choice((0, 1, 1, 2))
+        draw.ellipse((x, y, x + size, y + size), fill=generator.randrange(60, 190))
     return soft
 
 
@@ -215,10 +215,10 @@ def as_jpeg(sheet: Image.Image, quality: int = 40) -> bytes:
 
 
 def on_pages(sheets: list[Image.Image], *, before: list[list[Block]] | None = None) -> bytes:
-    """Return a PDF of pages with text, if any, followed by pages with only images."""
+    """Return a PDF with optional text pages, followed by pages that only have an image."""
     paper = Paper()
     for blocks in before or []:
-        paper.lay(blocks)
+        paper.add_blocks(blocks)
     for sheet in sheets:
         paper.add_page()
         paper.image(io.BytesIO(as_jpeg(sheet)), x=0, y=0, w=paper.w, h=paper.h)

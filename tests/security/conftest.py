@@ -1,4 +1,4 @@
-"""One object of every kind that belongs to alice, and a digest of all rows with an owner."""
+"""Fixtures of security tests: objects of the user alice of every kind, snapshots of all rows, and a web process."""
 
 from collections.abc import Callable, Iterator
 from ipaddress import ip_network
@@ -44,7 +44,7 @@ State = dict[str, list[dict[str, Any]]]
 
 @pytest.fixture(autouse=True)
 def _patient(settings: LazySettings) -> Iterator[None]:
-    """Raise the rate limits, which have separate tests, for requests to all routes."""
+    """Raise the rate limits, which have separate tests, so that a test can request all routes."""
     settings.SLUICE = settings.SLUICE.model_copy(
         update=dict.fromkeys(RATES, "100000/min") | {"export_webhook_allow_cidrs": [ip_network("127.0.0.0/8")]}
     )
@@ -55,8 +55,11 @@ def _patient(settings: LazySettings) -> Iterator[None]:
 
 
 @pytest.fixture
-def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
-    """Values of path parameters by name, for objects of alice. A route with another parameter needs its object here."""
+def objects_of_alice(alice: User, dataset: Dataset) -> dict[str, Any]:
+    """Create objects of alice, and return values for path parameters by name.
+
+    A route with a new path parameter needs an object here.
+    """
     columns_of(dataset)  # like its registration
     job = make_job(dataset, alice, chunks=2, delivery="manifest")
     execution.drain()
@@ -100,14 +103,14 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
 
 @pytest.fixture
 def state() -> Callable[[], State]:
-    """Return a function that returns a digest of all rows of our tables, and of tokens and users."""
+    """Return a function that returns all rows of our tables, of tokens, and of users."""
 
     def read() -> State:
         ours = [
             model
             for model in apps.get_models()
             if model._meta.app_label in ("exports", "etl", "rules", "knox", "auth", "platform")
-            and model not in (AuditEntry, TokenDetails)  # refused requests, and the last use
+            and model not in (AuditEntry, TokenDetails)  # refused requests change them too
         ]
         return {model._meta.label: list(model._default_manager.order_by("pk").values()) for model in ours}
 
@@ -123,7 +126,7 @@ def browser_of(user: User, **options: Any) -> Client:
 # ---- A real web process ---------------------------------------------------------------------------------------------
 @pytest.fixture(scope="session")
 def served(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
-    """The web process of all tests here that need one, on their database."""
+    """Run a web process on the test database, for all tests in this folder that need one."""
     root = tmp_path_factory.mktemp("web")
     with serving(root, variables(root)) as running:
         yield running

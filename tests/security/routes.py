@@ -1,4 +1,4 @@
-"""Every path of the service, from the URL resolver: the tests include new ones automatically."""
+"""All routes of the service, from the URL resolver, so that tests include new routes automatically."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -20,12 +20,12 @@ class Route:
 
     @property
     def names(self) -> set[str]:
-        """Return the parameters of the path."""
+        """Return the names of the path parameters."""
         return {one or other for one, other in PARAMETER.findall(self.path)}
 
     @property
     def methods(self) -> set[str]:
-        """Return the HTTP methods that its view accepts; for a function, GET and POST."""
+        """Return the HTTP methods that the view accepts. For a view function, assume GET and POST."""
         view = getattr(self.view, "view_class", None) or getattr(self.view, "cls", None)
         if view is None:
             return {"get", "post"}
@@ -36,11 +36,11 @@ class Route:
         return self.path.startswith(("app/", "admin/"))
 
     @property
-    def is_staffs(self) -> bool:
+    def is_admin(self) -> bool:
         return self.path.startswith("admin/")
 
     def filled(self, values: Mapping[str, Any]) -> str:
-        """Return the path with these values. Raises KeyError for an unknown parameter."""
+        """Return the path with values for its parameters. Raises KeyError for an unknown parameter."""
         path = PARAMETER.sub(lambda match: str(values[match[1] or match[2]]), self.path)
         return "/" + re.sub(r"[\^$]|\\Z", "", path)
 
@@ -62,5 +62,5 @@ def walk(patterns: list[URLPattern | URLResolver], before: str = "") -> Iterator
 
 
 ROUTES = all_routes()
-OWNED = [route for route in ROUTES if route.names and not route.is_staffs]
-STAFFS = [route for route in ROUTES if route.is_staffs]
+OWNED_ROUTES = [route for route in ROUTES if route.names and not route.is_admin]
+ADMIN_ROUTES = [route for route in ROUTES if route.is_admin]

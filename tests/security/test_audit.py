@@ -1,4 +1,4 @@
-"""`make audit`, against a scripted osv.dev: the tests have no access to the real one."""
+"""Tests of `make audit` against a scripted osv.dev server, because the real one is not reachable from tests."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from werkzeug import Request, Response
 
 ROOT = Path(settings.BASE_DIR)
 # The fields of https://ossf.github.io/osv-schema/ that the audit reads.
-HOLE = {
+VULNERABILITY = {
     "schema_version": "1.6.0", "id": "PYSEC-0000-1", "summary": "Made up for this test.",
     "affected": [{
         "package": {"ecosystem": "PyPI", "name": "django"},
@@ -34,28 +34,28 @@ def audit(osv: HTTPServer) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_every_locked_package_is_audited(httpserver: HTTPServer) -> None:
-    asked: set[str] = set()
+    queried: set[str] = set()
 
-    def answer(request: Request) -> Response:
-        asked.add(json.loads(request.data)["package"]["name"])
+    def respond(request: Request) -> Response:
+        queried.add(json.loads(request.data)["package"]["name"])
         return Response("{}", content_type="application/json")
 
-    httpserver.expect_request("/v1/query", method="POST").respond_with_handler(answer)
+    httpserver.expect_request("/v1/query", method="POST").respond_with_handler(respond)
     done = audit(httpserver)
     assert done.returncode == 0, done.stderr
     assert "No known vulnerabilities found" in done.stderr
     # Packages for other systems, such as colorama, are not queried here.
-    assert {"django", "celery", "psycopg", "pillow"} <= asked
-    assert len(locked("requirements.txt") - asked) < 0.1 * len(asked)
+    assert {"django", "celery", "psycopg", "pillow"} <= queried
+    assert len(locked("requirements.txt") - queried) < 0.1 * len(queried)
 
 
 @pytest.mark.slow
 def test_a_vulnerability_fails_the_audit_and_is_named(httpserver: HTTPServer) -> None:
-    def answer(request: Request) -> Response:
-        found = {"vulns": [HOLE]} if json.loads(request.data)["package"]["name"] == "django" else {}
+    def respond(request: Request) -> Response:
+        found = {"vulns": [VULNERABILITY]} if json.loads(request.data)["package"]["name"] == "django" else {}
         return Response(json.dumps(found), content_type="application/json")
 
-    httpserver.expect_request("/v1/query", method="POST").respond_with_handler(answer)
+    httpserver.expect_request("/v1/query", method="POST").respond_with_handler(respond)
     done = audit(httpserver)
     assert done.returncode != 0
     assert "PYSEC-0000-1" in done.stdout

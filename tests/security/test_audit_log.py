@@ -1,4 +1,4 @@
-"""C13: the audit log has an entry for each request that opens data or changes something, and cannot be rewritten."""
+"""C13: the audit log has an entry for each request that opens data or changes something, and is append-only."""
 
 import json
 import re
@@ -31,23 +31,27 @@ from rules.models import Rule
 from tests import servers
 from tests.conftest import client_of
 from tests.security.conftest import browser_of
-from tests.security.routes import OWNED, ROUTES, Route
+from tests.security.routes import OWNED_ROUTES, ROUTES, Route
 
 OURS = ("config", "exports", "etl", "rules")
-# Parts of paths whose GET responds with data: what a document or a file contains.
+# Last parts of paths whose GET responses have data: the content of documents and files.
 DATA = {
     "answer", "branch", "download", "edit", "files", "history", "image", "images", "json", "layout", "markdown",
     "original", "result", "results", "samples",
 }  # fmt: skip
-# Whole paths of data, and paths whose last part is that of data, although they respond with something else.
-OTHERS = {
+# Exceptions from DATA, by complete path: whether GET responses have data.
+EXCEPTIONS = {
     "app/documents/<int:task_id>/pages": True,
     "app/rules/<int:rule_id>/evaluations": True,
     "app/exports/schedules/<uuid:schedule_id>/edit": False,
 }
-# They respond with a status, and with the result as soon as there is one.
-SOMETIMES = {"app/documents/<int:task_id>", "api/v1/etl/tasks/<int:task_id>", "api/v1/etl/tasks/<int:task_id>/events"}
-# They change nothing.
+# Responses have a status, and also the result once it exists.
+DATA_WHEN_COMPLETED = {
+    "app/documents/<int:task_id>",
+    "api/v1/etl/tasks/<int:task_id>",
+    "api/v1/etl/tasks/<int:task_id>/events",
+}
+# Routes with unsafe methods that change nothing.
 UNCHANGING = {
     "app/exports/new/preview", "app/exports/schedules/preview", "exports/preview",
     "app/rules/check", "app/rules/fields",
@@ -62,7 +66,7 @@ def view_of(route: Route) -> Any:
 
 def is_data(route: Route) -> bool:
     parts = [part for part in route.path.split("/") if "<" not in part]
-    return OTHERS.get(route.path, bool(DATA & set(parts[-1:])))
+    return EXCEPTIONS.get(route.path, bool(DATA & set(parts[-1:])))
 
 
 def written(**conditions: Any) -> list[AuditEntry]:
@@ -71,11 +75,11 @@ def written(**conditions: Any) -> list[AuditEntry]:
 
 # ---- Declarations ---------------------------------------------------------------------------------------------------
 def test_every_view_declares_what_is_recorded() -> None:
-    """C13. A new route fails here until its view says whether its GET opens data."""
+    """C13. This fails for a new route until its view declares whether its GET opens data."""
     checked = 0
     for route in ROUTES:
         view = view_of(route)
-        if route.is_staffs or view is None or view.__module__.split(".")[0] not in OURS:
+        if route.is_admin or view is None or view.__module__.split(".")[0] not in OURS:
             continue
         if "get" in route.methods:
             assert hasattr(view, "audited"), f"{route}: its view needs `audited`"
@@ -86,66 +90,68 @@ def test_every_view_declares_what_is_recorded() -> None:
     assert checked > 120
 
 
-def test_owners_who_open_data_are_recorded_once_and_polls_are_not(belongings: dict[str, Any], alice: User) -> None:
-    """C13: by each route, also without the declaration of its view."""
+def test_owners_who_open_data_are_recorded_once_and_polls_are_not(
+    objects_of_alice: dict[str, Any], alice: User
+) -> None:
+    """C13: the test requests each route, independent of the declarations of the views."""
     by_api, by_page, opened = client_of(alice), browser_of(alice), 0
-    for route in OWNED:
+    for route in OWNED_ROUTES:
         if "get" not in route.methods or route.path == "exports/<uuid:job_id>/download":
             continue
         before = AuditEntry.objects.count()
         required = {"a": 1, "b": 1} if route.path.endswith("/compare") else {}
-        with closing((by_page if route.is_page else by_api).get(route.filled(belongings), required)) as answer:
-            assert answer.status_code in (200, 302), route
-        expected = int(is_data(route) or route.path in SOMETIMES)
+        with closing((by_page if route.is_page else by_api).get(route.filled(objects_of_alice), required)) as response:
+            assert response.status_code in (200, 302), route
+        expected = int(is_data(route) or route.path in DATA_WHEN_COMPLETED)
         assert AuditEntry.objects.count() - before == expected, route
         opened += expected
     assert opened > 20
     assert {(each.user_id, each.outcome, each.method) for each in written()} == {(alice.pk, "success", "GET")}
 
 
-def test_head_is_recorded_where_its_response_has_the_url_of_data(belongings: dict[str, Any], alice: User) -> None:
+def test_head_is_recorded_where_its_response_has_the_url_of_data(objects_of_alice: dict[str, Any], alice: User) -> None:
     """C13."""
     browser = browser_of(alice)
     before = AuditEntry.objects.count()
-    answer = browser.head(f"/app/documents/{belongings['task_id']}/original")
-    assert "X-Amz-Signature" in answer["Location"]
+    response = browser.head(f"/app/documents/{objects_of_alice['task_id']}/original")
+    assert "X-Amz-Signature" in response["Location"]
     assert AuditEntry.objects.count() == before + 1
 
 
 def test_a_refused_form_is_recorded_as_refused(alice: User) -> None:
-    """C13: its page has the status 200."""
-    answer = browser_of(alice).post("/app/account/password", {"old_password": "wrong"})
-    assert answer.status_code == 200
+    """C13: although the status of the response is 200."""
+    response = browser_of(alice).post("/app/account/password", {"old_password": "wrong"})
+    assert response.status_code == 200
     (entry,) = written()
     assert (entry.status, entry.outcome) == (200, "refused")
 
 
 # ---- Entries --------------------------------------------------------------------------------------------------------
-def test_an_entry_has_user_action_objects_and_address(belongings: dict[str, Any], alice: User) -> None:
+def test_an_entry_has_user_action_objects_and_address(objects_of_alice: dict[str, Any], alice: User) -> None:
     token, text = tokens.create(alice)
     client = APIClient()
     client.credentials(HTTP_AUTHORIZATION=f"Bearer {text}")
-    path = f"/exports/{belongings['job_id']}/files/{belongings['key']}/{belongings['day']}"
+    path = f"/exports/{objects_of_alice['job_id']}/files/{objects_of_alice['key']}/{objects_of_alice['day']}"
     assert client.get(path, headers={"X-Request-ID": "mine-1"}, REMOTE_ADDR="192.0.2.7").status_code == 302
     (entry,) = written()
     assert (entry.user, entry.token, entry.via) == (alice, tokens.id_of(token), "api")
     assert (entry.status, entry.outcome, entry.request_id, entry.address) == (302, "success", "mine-1", "192.0.2.7")
     assert entry.action == "/exports/<uuid:job_id>/files/<str:key>/<day:effective_date>"
-    assert {f"job_id={belongings['job_id']}", f"effective_date={belongings['day']}"} < set(entry.object_ids)
-    assert belongings["key"] not in str(entry.object_ids)
+    assert {f"job_id={objects_of_alice['job_id']}", f"effective_date={objects_of_alice['day']}"} < set(entry.object_ids)
+    assert objects_of_alice["key"] not in str(entry.object_ids)
 
 
-def test_refusals_are_recorded_but_not_requests_without_a_user(belongings: dict[str, Any], bob: User) -> None:
-    path = f"/api/v1/etl/tasks/{belongings['task_id']}"
+def test_refusals_are_recorded_but_not_requests_without_a_user(objects_of_alice: dict[str, Any], bob: User) -> None:
+    path = f"/api/v1/etl/tasks/{objects_of_alice['task_id']}"
     assert client_of(bob).get(f"{path}/markdown").status_code == 404
     assert client_of(bob).delete(path).status_code == 404
     assert APIClient().delete(path).status_code == 401
-    assert APIClient().get(f"/exports/{belongings['job_id']}/download?token=x").status_code == 403
+    assert APIClient().get(f"/exports/{objects_of_alice['job_id']}/download?token=x").status_code == 403
     assert [(each.user, each.status, each.outcome) for each in written()] == [(bob, 404, "refused")] * 2
 
 
-def test_redeeming_a_link_is_recorded_without_its_token(belongings: dict[str, Any]) -> None:
-    receipt = Receipt.objects.get(pk=belongings["job_id"])
+def test_redeeming_a_link_is_recorded_without_its_token(objects_of_alice: dict[str, Any]) -> None:
+    receipt = Receipt.objects.get(pk=objects_of_alice["job_id"])
     path = links.path_of(links.mint(receipt))
     assert APIClient().get(path, REMOTE_ADDR="192.0.2.9").status_code == 302
     (entry,) = written()
@@ -153,9 +159,9 @@ def test_redeeming_a_link_is_recorded_without_its_token(belongings: dict[str, An
     assert path.partition("token=")[2] not in str(list(AuditEntry.objects.values()))
 
 
-def test_messages_of_the_source_are_data(belongings: dict[str, Any], alice: User, dataset: Dataset) -> None:
-    path = f"/exports/{belongings['job_id']}/chunks"
-    Job.objects.get(pk=belongings["job_id"]).chunks.update(source_message="ERROR: a row")
+def test_messages_of_the_source_are_data(objects_of_alice: dict[str, Any], alice: User, dataset: Dataset) -> None:
+    path = f"/exports/{objects_of_alice['job_id']}/chunks"
+    Job.objects.get(pk=objects_of_alice["job_id"]).chunks.update(source_message="ERROR: a row")
     client_of(alice).get(path)
     assert not written()
     Dataset.objects.filter(pk=dataset.pk).update(show_errors=True)
@@ -163,28 +169,28 @@ def test_messages_of_the_source_are_data(belongings: dict[str, Any], alice: User
     assert [each.action for each in written()] == ["/exports/<uuid:job_id>/chunks"]
 
 
-def test_pages_of_the_admin_are_recorded_and_lists_are_not(pages: Client, belongings: dict[str, Any]) -> None:
+def test_pages_of_the_admin_are_recorded_and_lists_are_not(pages: Client, objects_of_alice: dict[str, Any]) -> None:
     pages.get("/admin/exports/job/")
     assert not written()
-    pages.get(f"/admin/exports/job/{belongings['job_id']}/change/")
-    path = Job.objects.get(pk=belongings["job_id"]).chunks.all()[0].path
+    pages.get(f"/admin/exports/job/{objects_of_alice['job_id']}/change/")
+    path = Job.objects.get(pk=objects_of_alice["job_id"]).chunks.all()[0].path
     pages.get(f"/admin/exports/file/{path.replace('/', '_2F')}/change/")
     of_job, of_file = written(via="admin")
-    assert of_job.object_ids == [f"object_id={belongings['job_id']}"]
+    assert of_job.object_ids == [f"object_id={objects_of_alice['job_id']}"]
     assert path not in str(of_file.object_ids)
 
 
-def test_asynchronous_requests_are_recorded(belongings: dict[str, Any], alice: User) -> None:
+def test_asynchronous_requests_are_recorded(objects_of_alice: dict[str, Any], alice: User) -> None:
     client = AsyncClient()
     client.force_login(alice)
-    answer = async_to_sync(client.get)(f"/api/v1/etl/tasks/{belongings['task_id']}/result")
-    assert answer.status_code == 200
+    response = async_to_sync(client.get)(f"/api/v1/etl/tasks/{objects_of_alice['task_id']}/result")
+    assert response.status_code == 200
     assert [each.action for each in written()] == ["/api/v1/etl/tasks/<int:task_id>/result"]
 
 
 # ---- Sign-ins and commands ------------------------------------------------------------------------------------------
 def test_sign_ins_are_recorded_without_the_typed_input(alice: User) -> None:
-    """Users sometimes type passwords into the field for the name."""
+    """Users sometimes type their password into the user name field."""
     alice.set_password("correct horse")
     alice.save()
     browser = Client()
@@ -202,7 +208,7 @@ def test_sign_ins_are_recorded_without_the_typed_input(alice: User) -> None:
 
 @pytest.mark.parametrize(("arguments", "outcome"), [(["--create"], "success"), (["--days", "0"], "failed")])
 def test_commands_are_recorded(transactional_db: None, arguments: list[str], outcome: str) -> None:
-    """C13: also those that fail, with their arguments, but not with their options."""
+    """C13: commands that fail are recorded too. Entries have the arguments, but not the options."""
     with suppress(SystemExit):
         Commands(["manage.py", "issue_token", "shop", *arguments, "--name", "secret"]).execute()
     (entry,) = AuditEntry.objects.all()
@@ -212,7 +218,7 @@ def test_commands_are_recorded(transactional_db: None, arguments: list[str], out
 
 
 def test_a_shell_is_recorded_at_its_start(transactional_db: None, capsys: pytest.CaptureFixture[str]) -> None:
-    """C13: nothing is written when its process is killed."""
+    """C13: the entry is written at the start, because nothing could be written if the process is killed."""
     code = "from config.platform.models import AuditEntry as A; print(A.objects.values_list('action', 'outcome'))"
     Commands(["manage.py", "shell", "--no-imports", "-c", code]).execute()
     assert capsys.readouterr().out == "<QuerySet [('shell', 'success')]>\n"
@@ -237,11 +243,11 @@ CHANGES: dict[str, tuple[str, dict[str, Any], Any]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_and_its_entry_are_one_transaction(alice: User, dataset: Dataset, name: str) -> None:
-    """C13: a process that dies after the change cannot lose the entry."""
+    """C13: the entry cannot be lost if the process dies after the change."""
     path, body, model = CHANGES[name]
     rows = model.objects.filter(owner=alice) if model is Rule else model.objects.all()
-    answer = client_of(alice).post(path, body)
-    assert answer.status_code in (201, 202), answer.content
+    response = client_of(alice).post(path, body)
+    assert response.status_code in (201, 202), response.content
     (entry,) = written()
     assert any(each.endswith(f"={rows.get().pk}") for each in entry.object_ids)
     assert transaction_of(AuditEntry, entry.pk) == transaction_of(model, rows.get().pk)
@@ -256,7 +262,7 @@ def transaction_of(model: Any, pk: Any) -> str:
 
 @pytest.fixture
 def without_log(transactional_db: None) -> Iterator[None]:
-    """The database refuses entries."""
+    """Make the database refuse audit entries."""
     run("ALTER TABLE platform_audit ADD CONSTRAINT no_entries CHECK (false) NOT VALID")
     yield
     run("ALTER TABLE platform_audit DROP CONSTRAINT no_entries")
@@ -268,26 +274,26 @@ def run(statement: str) -> None:
 
 
 def test_without_an_entry_no_data_is_sent_and_no_change_is_made(
-    belongings: dict[str, Any], alice: User, without_log: None
+    objects_of_alice: dict[str, Any], alice: User, without_log: None
 ) -> None:
     client = client_of(alice)
     client.raise_request_exception = False
-    answer = client.get(f"/api/v1/etl/tasks/{belongings['task_id']}/result")
-    assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
+    response = client.get(f"/api/v1/etl/tasks/{objects_of_alice['task_id']}/result")
+    assert (response.status_code, response.json()["code"]) == (500, "internal_error")
     before = Job.objects.count()
     assert client.post(CHANGES["export"][0], CHANGES["export"][1]).status_code == 500
     assert Job.objects.count() == before
 
 
 def test_a_change_without_a_transaction_is_logged_if_it_has_no_entry(
-    belongings: dict[str, Any], alice: User, without_log: None, caplog: pytest.LogCaptureFixture
+    objects_of_alice: dict[str, Any], alice: User, without_log: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     lost = metrics.AUDIT_ENTRIES_LOST._value.get()
-    path = f"/exports/webhooks/{belongings['webhook_id']}/rotate-secret"
+    path = f"/exports/webhooks/{objects_of_alice['webhook_id']}/rotate-secret"
     assert client_of(alice).post(path).status_code == 200
     assert metrics.AUDIT_ENTRIES_LOST._value.get() == lost + 1
     assert "audit_entry_not_written" in caplog.text
-    assert str(belongings["webhook_id"]) in caplog.text
+    assert str(objects_of_alice["webhook_id"]) in caplog.text
 
 
 # ---- Append-only ----------------------------------------------------------------------------------------------------
@@ -308,7 +314,7 @@ def test_entries_are_not_changed(alice: User, statement: str) -> None:
 
 @pytest.fixture
 def other_role(transactional_db: None) -> Iterator[psycopg.Connection]:
-    """A session of the role that docs/access.md creates for the processes."""
+    """Return a session of the role that the SQL in docs/access.md creates for Sluice's processes."""
     (block,) = re.findall(r"```sql\n(.*?)```", (settings.BASE_DIR / "docs" / "access.md").read_text(), re.DOTALL)
     postgres, name = servers.started[0].postgres, connection.settings_dict["NAME"]
     with psycopg.connect(postgres.url(SUPERUSER, name), autocommit=True) as superuser:
@@ -356,10 +362,10 @@ EXPORT = "/admin/platform/auditentry/export/"
 
 # ---- Export ---------------------------------------------------------------------------------------------------------
 def exported(browser: Client, **conditions: str) -> list[dict[str, Any]]:
-    answer = browser.get(EXPORT, {"download": "1", **conditions})
-    assert answer.status_code == 200, answer.content[:500]
-    assert answer["Content-Disposition"].endswith('.jsonl"')
-    return [json.loads(line) for line in b"".join(answer).splitlines()]
+    response = browser.get(EXPORT, {"download": "1", **conditions})
+    assert response.status_code == 200, response.content[:500]
+    assert response["Content-Disposition"].endswith('.jsonl"')
+    return [json.loads(line) for line in b"".join(response).splitlines()]
 
 
 def test_the_export_has_all_entries_that_match(
@@ -383,9 +389,9 @@ def test_the_export_has_all_entries_that_match(
 
 
 def test_the_form_of_the_export_explains_what_is_invalid(pages: Client) -> None:
-    answer = pages.get(EXPORT, {"download": "1", "since": "yesterday"})
-    assert answer.status_code == 400
-    assert "Enter a valid date" in answer.content.decode()
+    response = pages.get(EXPORT, {"download": "1", "since": "yesterday"})
+    assert response.status_code == 400
+    assert "Enter a valid date" in response.content.decode()
     assert not written()
 
 
@@ -396,5 +402,5 @@ def test_the_list_finds_objects_users_and_requests(pages: Client, alice: User) -
             request_id=request_id,
         )  # fmt: skip
     for term, expected in {"first": 1, "alice": 2, "7": 2, "task_id=7": 2, "8": 0}.items():
-        answer = pages.get("/admin/platform/auditentry/", {"q": term})
-        assert answer.context["cl"].result_count == expected, term
+        response = pages.get("/admin/platform/auditentry/", {"q": term})
+        assert response.context["cl"].result_count == expected, term

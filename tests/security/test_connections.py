@@ -1,4 +1,4 @@
-"""Clients that send too much, too slowly, or unexpected data, to a real web process over real connections."""
+"""Tests of clients that send too much, too slowly, or invalid data to a real web process over real connections."""
 
 import http.client
 import json
@@ -29,8 +29,8 @@ SUBMIT, PAGE = "/api/v1/etl/submit", "/app/documents/submit"
 FORM = "multipart/form-data; boundary=b"
 CROWD = 200
 LIVE = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
-PROMPT = 5.0  # seconds, for other clients
-LISTENING = "0A"  # as the kernel writes it
+PROMPT = 5.0  # maximum seconds for requests of other clients
+LISTENING = "0A"  # the state in /proc/net/tcp
 OPENINGS = {
     "headers": b"POST /exports HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
     "a body": b"POST /exports HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -50,7 +50,7 @@ def ask(web: Web, method: str, path: str, body: Any = None, **headers: str) -> t
     return answer
 
 
-def announce(web: Web, path: str, **headers: str) -> tuple[int, bytes, dict[str, str]]:
+def send_headers_only(web: Web, path: str, **headers: str) -> tuple[int, bytes, dict[str, str]]:
     """Send the headers of a large form without its body, and read the response."""
     peer = http.client.HTTPConnection(LOOPBACK, web.port, timeout=20)
     peer.putrequest("POST", path)
@@ -79,35 +79,35 @@ def accepted(web: Web) -> int:
 
 # ---- Unauthenticated large bodies -----------------------------------------------------------------------------------
 @pytest.fixture
-def strangers(alice: User) -> dict[str, dict[str, str]]:
-    """Headers that do not authenticate, by reason."""
-    gone = Client()
-    gone.force_login(alice)
-    ended = gone.cookies["sessionid"].value
-    gone.logout()
+def unauthenticated_headers(alice: User) -> dict[str, dict[str, str]]:
+    """Return headers that do not authenticate, by reason."""
+    signed_out = Client()
+    signed_out.force_login(alice)
+    ended = signed_out.cookies["sessionid"].value
+    signed_out.logout()
     revoked, token = AuthToken.objects.create(alice)
     revoked.delete()
     return {
         "nothing": {},
         "a revoked token": {"Authorization": f"Bearer {token}"},
-        "no token at all": {"Authorization": "Bearer"},
+        "an empty token": {"Authorization": "Bearer"},
         "another scheme": {"Authorization": "Basic YTpi"},
-        "a session that ended": {"Cookie": f"sessionid={ended}"},
+        "a signed-out session": {"Cookie": f"sessionid={ended}"},
         "an unknown session": {"Cookie": f"sessionid={'a' * 32}"},
-        "no session": {"Cookie": 'sessionid="\\000aaaaaaaaaaaa"'},
+        "a malformed session": {"Cookie": 'sessionid="\\000aaaaaaaaaaaa"'},
     }
 
 
-def test_unauthenticated_uploads_are_not_read(web: Web, strangers: dict[str, dict[str, str]]) -> None:
-    """Otherwise up to ETL_MAX_FILE_BYTES of each request would be on the disk before Django authenticates it."""
-    for why, headers in strangers.items():
-        status, body, received = announce(web, SUBMIT, **headers)
+def test_unauthenticated_uploads_are_not_read(web: Web, unauthenticated_headers: dict[str, dict[str, str]]) -> None:
+    """Otherwise, each request would write up to ETL_MAX_FILE_BYTES to disk before Django authenticates it."""
+    for reason, headers in unauthenticated_headers.items():
+        status, body, received = send_headers_only(web, SUBMIT, **headers)
         expected = "authentication_failed" if "Bearer" in headers.get("Authorization", "") else "not_authenticated"
-        assert (status, json.loads(body)["code"]) == (401, expected), why
-        assert received["www-authenticate"].startswith("Bearer"), why
-        assert received["content-type"] == "application/problem+json", why
-        status, _, received = announce(web, PAGE, **headers)
-        assert (status, received["location"]) == (303, "/app/sign-in?next=%2Fapp%2Fdocuments"), why
+        assert (status, json.loads(body)["code"]) == (401, expected), reason
+        assert received["www-authenticate"].startswith("Bearer"), reason
+        assert received["content-type"] == "application/problem+json", reason
+        status, _, received = send_headers_only(web, PAGE, **headers)
+        assert (status, received["location"]) == (303, "/app/sign-in?next=%2Fapp%2Fdocuments"), reason
 
 
 def test_unauthenticated_uploads_get_401_even_if_the_body_is_sent(web: Web) -> None:
@@ -131,17 +131,17 @@ def test_authenticated_uploads_are_read(web: Web, alice: User, token: str) -> No
 
 @pytest.mark.slow
 def test_uploads_are_not_read_while_the_database_is_unavailable(web: Web, token: str) -> None:
-    """The token's owner cannot be looked up then."""
+    """Tokens cannot be checked without the database."""
     name = connection.settings_dict["NAME"]
     with without_database(str(name)):
-        status, body, received = announce(web, SUBMIT, Authorization=f"Bearer {token}")
+        status, body, received = send_headers_only(web, SUBMIT, Authorization=f"Bearer {token}")
     assert (status, json.loads(body)["code"]) == (503, "database_unavailable")
     assert received["retry-after"]
 
 
 @contextmanager
 def without_database(name: str) -> Iterator[None]:
-    """Disconnect all clients from the test database, and let none connect."""
+    """Disconnect all clients from the test database, and refuse new connections."""
     connection.close()
     with psycopg.connect(settings.SLUICE.database_url.get_secret_value(), autocommit=True) as other:
         other.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
@@ -157,7 +157,7 @@ def without_database(name: str) -> Iterator[None]:
     "endless", [b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Long: ", b"GET /livez?", b"GET /livez HTTP/1.1\r\n"]
 )
 def test_endless_headers_are_cut_off(web: Web, endless: bytes) -> None:
-    """uvicorn alone would buffer all of it, and copy it again with every piece."""
+    """uvicorn alone would buffer all data, and copy it again for each received piece."""
     piece = b"x" * 16_384 if not endless.endswith(b"1.1\r\n") else b"X-Many: 1\r\n" * 1_500
     sent, before = 0, memory(web)
     with socket.create_connection((LOOPBACK, web.port), timeout=20) as peer:
@@ -184,7 +184,7 @@ def test_long_headers_within_the_limit_are_read(web: Web) -> None:
 
 
 def test_trailers_are_not_buffered(web: Web, token: str) -> None:
-    """No code reads them, so they must not take memory."""
+    """Trailers are not used, so they must not take memory."""
     head = f"POST /exports/preview HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
     body = b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
     before = memory(web)
@@ -208,7 +208,7 @@ def test_trailers_are_not_buffered(web: Web, token: str) -> None:
     ],
 )
 def test_ambiguously_framed_requests_are_refused(web: Web, smuggled: bytes) -> None:
-    """Otherwise a proxy and the server could disagree about the requests, which allows request smuggling."""
+    """Otherwise, a proxy and the server could disagree about request boundaries, which allows request smuggling."""
     answer = raw(web, b"POST /exports HTTP/1.1\r\nHost: localhost\r\n" + smuggled)
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert answer.count(b"HTTP/1.1 ") == 1
@@ -254,7 +254,7 @@ class Crowd:
 
 @pytest.mark.parametrize("what", OPENINGS)
 def test_slow_clients_do_not_block_other_requests(web: Web, token: str, what: str) -> None:
-    """A slow client costs a socket, and no thread and no connection to the database."""
+    """A slow client uses a socket, but no thread and no database connection."""
     opening = OPENINGS[what] % token.encode() if b"%s" in OPENINGS[what] else OPENINGS[what]
     asked = {"Authorization": f"Bearer {token}", "Content_Type": "application/json"}
     with ExitStack() as stack:
@@ -279,7 +279,7 @@ SLOW = [
 
 @pytest.mark.slow
 def test_slow_headers_time_out(web: Web) -> None:
-    """With no data, empty lines, or single bytes, also after a first request."""
+    """With no data, empty lines, or single bytes, and also after a first request."""
     began = time.monotonic()
     with ExitStack() as stack:
         peers = [stack.enter_context(socket.create_connection((LOOPBACK, web.port), timeout=0.2)) for _ in SLOW]

@@ -1,4 +1,4 @@
-"""CSRF protection of every route."""
+"""Tests of CSRF protection on all routes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +9,11 @@ from django.test import Client
 
 from exports.models import Dataset
 from tests.security.conftest import State, browser_of
-from tests.security.routes import OWNED, ROUTES, UNSAFE, Route
+from tests.security.routes import OWNED_ROUTES, ROUTES, UNSAFE, Route
 
-# They need no authentication, and accept no unsafe method.
-FOR_ALL = {"exports/<uuid:job_id>/download", "livez", "api/schema", "api/docs"}
-BY_LINK = "exports/<uuid:job_id>/download"
+# Routes without authentication. They accept no unsafe methods.
+PUBLIC = {"exports/<uuid:job_id>/download", "livez", "api/schema", "api/docs"}
+LINK_ROUTE = "exports/<uuid:job_id>/download"
 
 
 @pytest.fixture
@@ -31,13 +31,13 @@ def targets() -> list[tuple[Route, str]]:
 
 def test_the_walk_covers_every_unsafe_route() -> None:
     assert len(targets()) > 120
-    assert not [route for route, _ in targets() if route.path in FOR_ALL]
+    assert not [route for route, _ in targets() if route.path in PUBLIC]
 
 
 @pytest.mark.parametrize("has_cookie", [False, True])
 @pytest.mark.slow
 def test_session_requests_without_a_csrf_token_change_nothing(
-    belongings: dict[str, Any],
+    objects_of_alice: dict[str, Any],
     alice: User,
     sam: User,
     dataset: Dataset,
@@ -45,24 +45,27 @@ def test_session_requests_without_a_csrf_token_change_nothing(
     *,
     has_cookie: bool,
 ) -> None:
-    """A form on another site can send the cookies, but no token: those of the owner, and of staff for their pages."""
+    """A form on another site sends the user's cookies, but no CSRF token.
+
+    API and pages are requested as the owner of the objects, and the admin as staff.
+    """
     owner, staff = (browser_of(user, enforce_csrf_checks=True) for user in (alice, sam))
     if has_cookie:
         owner.get("/app/account")
         staff.get("/app/account")
         assert owner.cookies["csrftoken"].value
-    values = dict.fromkeys({name for route in ROUTES for name in route.names}, dataset.pk) | belongings
+    values = dict.fromkeys({name for route in ROUTES for name in route.names}, dataset.pk) | objects_of_alice
     before = state()
     for route, method in targets():
-        answer = send(staff if route.is_staffs else owner, method, route, values)
-        assert answer.status_code == 403, f"{method} {route}: {answer.status_code}"
+        response = send(staff if route.is_admin else owner, method, route, values)
+        assert response.status_code == 403, f"{method} {route}: {response.status_code}"
         if not route.is_page:
-            assert answer.json()["code"] == "csrf_failed", route
+            assert response.json()["code"] == "csrf_failed", route
     assert state() == before
 
 
 def test_csrf_tokens_of_other_sessions_and_sites_are_refused(
-    belongings: dict[str, Any], alice: User, bob: User, state: Callable[[], State]
+    objects_of_alice: dict[str, Any], alice: User, bob: User, state: Callable[[], State]
 ) -> None:
     client, other = (browser_of(user, enforce_csrf_checks=True) for user in (alice, bob))
     for each in (client, other):
@@ -70,26 +73,26 @@ def test_csrf_tokens_of_other_sessions_and_sites_are_refused(
     ours, theirs = client.cookies["csrftoken"].value, other.cookies["csrftoken"].value
     tries = [{"X-CSRFToken": theirs}, {"X-CSRFToken": ours, "Origin": "https://evil.example"}, {"X-CSRFToken": ""}]
     before = state()
-    for route in (route for route in OWNED if "post" in route.methods):
+    for route in (route for route in OWNED_ROUTES if "post" in route.methods):
         for headers in tries:
-            assert send(client, "post", route, belongings, **headers).status_code == 403, f"{route} {headers}"
+            assert send(client, "post", route, objects_of_alice, **headers).status_code == 403, f"{route} {headers}"
     assert state() == before
 
 
-def test_the_right_csrf_token_is_accepted(belongings: dict[str, Any], alice: User) -> None:
+def test_the_right_csrf_token_is_accepted(objects_of_alice: dict[str, Any], alice: User) -> None:
     client = browser_of(alice, enforce_csrf_checks=True)
     client.get("/app/account")
     token = client.cookies["csrftoken"].value
-    path = f"/exports/webhooks/{belongings['webhook_id']}"
+    path = f"/exports/webhooks/{objects_of_alice['webhook_id']}"
     assert client.delete(path, headers={"X-CSRFToken": token}).status_code == 204
 
 
-def test_get_requests_change_nothing(belongings: dict[str, Any], alice: User, state: Callable[[], State]) -> None:
-    """An image on another site is a GET with all cookies."""
+def test_get_requests_change_nothing(objects_of_alice: dict[str, Any], alice: User, state: Callable[[], State]) -> None:
+    """An image on another site causes a GET request with the user's cookies."""
     client, before = browser_of(alice), state()
     for route in ROUTES:
-        if not route.is_staffs and route.path != BY_LINK and "get" in route.methods:
-            answer = client.get(route.filled(belongings))
-            if answer.streaming:
-                assert list(answer)  # read to its end, which releases its connection to the object storage
+        if not route.is_admin and route.path != LINK_ROUTE and "get" in route.methods:
+            response = client.get(route.filled(objects_of_alice))
+            if response.streaming:
+                assert list(response)  # read to the end, which releases the connection to the object storage
     assert state() == before

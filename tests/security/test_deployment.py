@@ -1,4 +1,4 @@
-"""Deployment checks of an installation, and secrets in the repository."""
+"""Tests of Django's deployment checks, of the threat model, and for secrets in the repository."""
 
 import os
 import re
@@ -25,14 +25,14 @@ SECRETS = {
     "a token of GitHub's": r"\bgh[pousr]_[A-Za-z0-9]{36,}",
     "a password in a URL": r"(?i)\b(?:postgres(?:ql)?|rediss?|amqps?)://\w+:(?!password@|secret@|\$)[A-Za-z0-9]{12,}@",
 }
-KNOWN = {
-    ("tests/integration/hook.example.pem", "a private key"),  # of hook.example, for tests of TLS
-    ("exports/api/examples.py", "a webhook secret"),  # an example, in the documented API
+ALLOWED = {
+    ("tests/integration/hook.example.pem", "a private key"),  # for TLS tests
+    ("exports/api/examples.py", "a webhook secret"),  # an example of the API documentation
     ("docs/openapi.yaml", "a webhook secret"),
 }
 
 
-def checked(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_checks(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     variables = {"PROMETHEUS_MULTIPROC_DIR": str(folder), **variables}
     keep = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return subprocess.run(
@@ -43,7 +43,7 @@ def checked(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_the_deployment_checks_pass_with_safe_settings(tmp_path: Path) -> None:
-    done = checked(tmp_path)
+    done = run_checks(tmp_path)
     assert done.returncode == 0, done.stderr
     assert "no issues" in done.stdout + done.stderr
 
@@ -51,10 +51,10 @@ def test_the_deployment_checks_pass_with_safe_settings(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("variables", [{"DEBUG": "true"}, {"SECRET_KEY": "a" * 60}, {"TRUSTED_PROXY_CIDRS": ""}])
 def test_the_deployment_checks_fail_with_unsafe_settings(tmp_path: Path, variables: dict[str, str]) -> None:
-    assert checked(tmp_path, **variables).returncode != 0
+    assert run_checks(tmp_path, **variables).returncode != 0
 
 
-def test_every_test_named_on_the_page_exists() -> None:
+def test_every_test_named_in_the_threat_model_exists() -> None:
     page = (ROOT / "docs" / "threat-model.md").read_text()
     folder, count = "", 0
     for line in page.splitlines():
@@ -67,7 +67,7 @@ def test_every_test_named_on_the_page_exists() -> None:
     assert count > 50
 
 
-def tracked() -> list[Path]:
+def repository_files() -> list[Path]:
     """Return the files of the repository, including untracked ones."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -82,17 +82,17 @@ def findings(name: str, text: str) -> list[tuple[str, str]]:
 
 @pytest.mark.slow
 def test_the_repository_contains_no_secret() -> None:
-    files = tracked()
+    files = repository_files()
     assert len(files) > 500
     found = []
     for file in files:
         found += findings(str(file.relative_to(ROOT)), file.read_text(errors="replace"))
-    assert set(found) - KNOWN == set()
+    assert set(found) - ALLOWED == set()
 
 
 @pytest.mark.parametrize("kind", SECRETS)
 def test_the_scan_finds_a_planted_secret(kind: str) -> None:
-    """The secrets are concatenated here, so that this file does not contain one."""
+    """The secrets are concatenated, so that this file does not contain one."""
     shapes = {
         "an AWS key id": "AKIA" + "ABCDEFGHIJKLMNOP",
         "an AWS secret key": "aws_secret_access_key = " + "a1/+" * 10,

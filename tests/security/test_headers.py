@@ -1,4 +1,4 @@
-"""Headers of every response, and the attributes of cookies."""
+"""Tests of response headers and cookie attributes."""
 
 from typing import Any
 
@@ -27,35 +27,35 @@ ANSWERS = [
 
 @pytest.mark.parametrize(("path", "status"), ANSWERS)
 def test_every_response_has_the_security_headers(alice: User, path: str, status: int) -> None:
-    answer = browser_of(alice).get(path)
-    assert answer.status_code == status
+    response = browser_of(alice).get(path)
+    assert response.status_code == status
     strict = EXPECTED_HEADERS | ({"Referrer-Policy": "no-referrer"} if "token=" in path else {})
-    assert {name: answer.headers.get(name) for name in strict} == strict
-    assert "default-src 'none'" in answer["Content-Security-Policy"]
-    assert "frame-ancestors 'none'" in answer["Content-Security-Policy"]
-    assert "Access-Control-Allow-Origin" not in answer.headers
-    assert "Server" not in answer.headers
+    assert {name: response.headers.get(name) for name in strict} == strict
+    assert "default-src 'none'" in response["Content-Security-Policy"]
+    assert "frame-ancestors 'none'" in response["Content-Security-Policy"]
+    assert "Access-Control-Allow-Origin" not in response.headers
+    assert "Server" not in response.headers
 
 
 def test_admin_pages_have_the_security_headers(pages: Client) -> None:
     for path in ("/admin/", "/admin/exports/job/", "/admin/nowhere/"):
-        answer = pages.get(path)
-        assert {name: answer.headers.get(name) for name in EXPECTED_HEADERS} == EXPECTED_HEADERS, path
+        response = pages.get(path)
+        assert {name: response.headers.get(name) for name in EXPECTED_HEADERS} == EXPECTED_HEADERS, path
 
 
 def test_refused_cookies_and_hosts_have_the_security_headers(client: Client, transactional_db: None) -> None:
     for headers in ({"Host": "evil.example"}, {"Cookie": 'sessionid="\\000aaaaaaaaaaaa"'}):
-        answer = client.get("/exports", headers=headers)
-        assert answer.status_code in (400, 401), headers
-        assert answer["X-Content-Type-Options"] == "nosniff", headers
+        response = client.get("/exports", headers=headers)
+        assert response.status_code in (400, 401), headers
+        assert response["X-Content-Type-Options"] == "nosniff", headers
 
 
 @pytest.mark.parametrize("path", ["/exports", "/app/exports", "/admin/", "/", "/app/sign-in"])
 @pytest.mark.parametrize("name", ["sessionid", "csrftoken", "messages", "other"])
 def test_malformed_cookies_do_not_break_requests(client: Client, transactional_db: None, path: str, name: str) -> None:
     for value in ('"\\000\\000aaaaaaaaa"', "\u00ff" * 20, "x" * 5000, "../../../etc/passwd", "'; DROP TABLE x; --"):
-        answer = client.get(path, headers={"Cookie": f"{name}={value}"})
-        assert answer.status_code < 500, value
+        response = client.get(path, headers={"Cookie": f"{name}={value}"})
+        assert response.status_code < 500, value
 
 
 def test_cookies_are_same_site_and_secure_and_the_session_is_http_only(transactional_db: None) -> None:
@@ -72,7 +72,7 @@ def test_cookies_are_same_site_and_secure_and_the_session_is_http_only(transacti
 
 
 def test_sessions_change_on_sign_in_and_end_on_sign_out(transactional_db: None) -> None:
-    """Neither a session ID from before sign-in nor a copied one after sign-out is signed in."""
+    """A session ID from before sign-in is replaced, and a copied session ID is invalid after sign-out."""
     User.objects.create_user("carol", password=PASSWORD)
     client = Client()
     client.cookies["sessionid"] = "a" * 32
@@ -87,6 +87,6 @@ def test_sessions_change_on_sign_in_and_end_on_sign_out(transactional_db: None) 
 @pytest.mark.parametrize("method", ["OPTIONS", "TRACE", "CONNECT", "PROPFIND"])
 def test_cors_grants_nothing(alice: User, method: str) -> None:
     headers: dict[str, Any] = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
-    answer = browser_of(alice).generic(method, "/exports", headers=headers)
-    assert answer.status_code == (200 if method == "OPTIONS" else 405)
-    assert not [name for name in answer.headers if name.startswith("Access-Control")]
+    response = browser_of(alice).generic(method, "/exports", headers=headers)
+    assert response.status_code == (200 if method == "OPTIONS" else 405)
+    assert not [name for name in response.headers if name.startswith("Access-Control")]

@@ -1,7 +1,7 @@
-"""No private data in log lines, and no credentials in error responses.
+"""Tests that log lines have no private data, and error responses no credentials.
 
-`tests/e2e/test_logs.py` reads the logs of all processes after a run of exports. This module covers documents, rules,
-pages, and accounts in this process, and the bodies of error responses. All private data contain the word "pearl".
+`tests/e2e/test_logs.py` checks the logs of all processes after exports. This module covers documents, rules, pages, and
+accounts, and the bodies of error responses. All private data contains the word "pearl".
 """
 
 from io import StringIO
@@ -93,8 +93,8 @@ def test_logs_contain_no_private_data(
     for path in ("", "/markdown", "/events"):
         api.get(f"/api/v1/etl/tasks/{task.pk}{path}").close()
     mine = browser_of(alice)
-    answer = mine.get(f"/app/documents/{task.pk}/original")
-    secrets |= secrets_of(answer["Location"])
+    response = mine.get(f"/app/documents/{task.pk}/original")
+    secrets |= secrets_of(response["Location"])
     for path in ("/app/documents?pearl=pearl", f"/app/documents/{task.pk}/branch?node=/pearl", "/app/pearl"):
         mine.get(path)
     logged = log.getvalue()
@@ -107,32 +107,34 @@ def test_logs_contain_no_private_data(
 
 
 # ---- Refusals -------------------------------------------------------------------------------------------------------
-def test_error_responses_do_not_repeat_credentials(belongings: dict[str, Any], api: APIClient, alice: User) -> None:
-    """Bodies of errors end up in tickets, logs, and screenshots."""
+def test_error_responses_do_not_repeat_credentials(
+    objects_of_alice: dict[str, Any], api: APIClient, alice: User
+) -> None:
+    """Users copy error responses to tickets, logs, and screenshots."""
     row, token = AuthToken.objects.create(alice)
     row.delete()
-    link = api.post(f"/exports/{belongings['job_id']}/link").json()["signedUrl"]
+    link = api.post(f"/exports/{objects_of_alice['job_id']}/link").json()["signedUrl"]
     opening = secrets_of(link).pop()
-    answers: list[tuple[str, Any]] = [
+    responses: list[tuple[str, Any]] = [
         (token, APIClient().get("/exports", headers={"Authorization": f"Bearer {token}"})),
         (opening, APIClient().get(link, headers={"User-Agent": "another"})),
         (PASSWORD, Client().post("/app/sign-in", {"username": "alice", "password": PASSWORD})),
         (PASSWORD, browser_of(alice).post("/app/account/password", {"old_password": PASSWORD, "new_password1": "x"})),
     ]
-    for secret, answer in answers:
-        assert answer.status_code in (200, 401, 403), answer.wsgi_request.path  # 200: a form with its errors
-        assert secret not in answer.content.decode(), answer.wsgi_request.path
-        assert secret not in str(answer.headers), answer.wsgi_request.path
+    for secret, response in responses:
+        assert response.status_code in (200, 401, 403), response.wsgi_request.path  # 200: a form with its errors
+        assert secret not in response.content.decode(), response.wsgi_request.path
+        assert secret not in str(response.headers), response.wsgi_request.path
 
 
 def test_a_missing_file_is_reported_without_its_path(
-    belongings: dict[str, Any], api: APIClient, settings: LazySettings
+    objects_of_alice: dict[str, Any], api: APIClient, settings: LazySettings
 ) -> None:
-    chunk = api.get(f"/exports/{belongings['job_id']}/chunks").json()["results"][0]
+    chunk = api.get(f"/exports/{objects_of_alice['job_id']}/chunks").json()["results"][0]
     env = settings.SLUICE
     for folder in ("things/", "_receipts/"):
         storage.delete_many([item.key for item in storage.list_objects(folder)])
-    answer = api.get(f"/exports/{belongings['job_id']}/files/{chunk['key']}/{chunk['effectiveDate']}")
-    assert answer.status_code in (404, 410)
+    response = api.get(f"/exports/{objects_of_alice['job_id']}/files/{chunk['key']}/{chunk['effectiveDate']}")
+    assert response.status_code in (404, 410)
     for secret in (env.s3_access_key_id.get_secret_value(), str(env.s3_endpoint_url), "things/"):
-        assert secret not in answer.content.decode()
+        assert secret not in response.content.decode()

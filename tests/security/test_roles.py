@@ -1,4 +1,4 @@
-"""C14: each operation of the schema, and each page, by every role. A new operation needs an expectation."""
+"""C14: tests of each API operation and page with every role. MATRIX has the expected outcomes."""
 
 import re
 from collections.abc import Callable
@@ -40,8 +40,8 @@ def row(stranger: Any, operator: Any, auditor: Any, administrator: Any) -> Row:
     return dict(zip(PERSONAS, (stranger, operator, auditor, administrator), strict=True))
 
 
-# The outcomes of requests about objects of alice.
-OWN = row(ALLOWED, ALLOWED, ALLOWED, ALLOWED)  # not about one of her objects
+# Expected outcomes of requests for objects of alice.
+OWN = row(ALLOWED, ALLOWED, ALLOWED, ALLOWED)  # for objects of the requesting user
 CREATION = row(ALLOWED, ALLOWED, FORBIDDEN, ALLOWED)
 STATE = row(HIDDEN, ALLOWED, ALLOWED, ALLOWED)
 DATA = row(HIDDEN, FORBIDDEN, ALLOWED, ALLOWED)
@@ -54,8 +54,8 @@ RULE_WRITE = row(HIDDEN, HIDDEN, FORBIDDEN, FORBIDDEN)
 
 ETL, TASK, BATCH, ONE = r"/api/v1/etl", r"/api/v1/etl/tasks/{\w+}", r"/api/v1/etl/batches/{\w+}", r"{\w+}"
 JOB, A_RULE = r"/exports/{\w+}", r"/api/v1/etl/rules/{\w+}"
-WITHOUT_USER = r"/livez|/readyz|/metrics|/api/schema|/exports/{\w+}/download"  # by address, or by a link
-# The first pattern that matches the whole path has the expectations for reading and for writing.
+WITHOUT_USER = r"/livez|/readyz|/metrics|/api/schema|/exports/{\w+}/download"  # protected by address or link
+# Patterns of complete paths, with the expected outcomes of reads and writes. The first matching pattern counts.
 MATRIX: list[tuple[str, Row | None, Row | None]] = [
     (r"/tokens", OWN, OWN),
     (r"/tokens/{\w+}", None, PRIVATE),
@@ -106,7 +106,7 @@ def filled(path: str, values: dict[str, Any]) -> str:
 
 
 def test_every_operation_of_the_schema_has_an_expectation() -> None:
-    """C14. A new operation fails here until MATRIX has it."""
+    """C14. This fails for a new operation until MATRIX has an expectation for it."""
     assert len(operations()) > 75
     for path, method in operations():
         if not re.fullmatch(WITHOUT_USER, path):
@@ -116,25 +116,25 @@ def test_every_operation_of_the_schema_has_an_expectation() -> None:
 @pytest.mark.parametrize("persona", PERSONAS)
 @pytest.mark.slow
 def test_each_role_has_the_access_in_the_matrix(
-    belongings: dict[str, Any], state: Callable[[], State], persona: str
+    objects_of_alice: dict[str, Any], state: Callable[[], State], persona: str
 ) -> None:
     """C14: refused requests change nothing."""
     api, before = client_of(user_with(persona)), state()
     wanted = {each: expected(*each, persona) for each in operations()}
     refused = [each for each in wanted if wanted[each] in (FORBIDDEN, HIDDEN)]
     for each in refused:
-        assert ask(api, *each, belongings) == wanted[each], each
+        assert ask(api, *each, objects_of_alice) == wanted[each], each
     assert state() == before
     allowed = [each for each in wanted if wanted[each] == ALLOWED]
-    for each in sorted(allowed, key=lambda each: (each[1] == "delete", -len(each[0]))):  # objects last
-        assert ask(api, *each, belongings) not in (401, 403, 404), each
+    for each in sorted(allowed, key=lambda each: (each[1] == "delete", -len(each[0]))):  # deletions last
+        assert ask(api, *each, objects_of_alice) not in (401, 403, 404), each
 
 
-def ask(api: APIClient, path: str, method: str, belongings: dict[str, Any]) -> int:
+def ask(api: APIClient, path: str, method: str, objects_of_alice: dict[str, Any]) -> int:
     required = {"a": 1, "b": 1} if path.endswith("/compare") else {}
     body = required if method == "get" else {}
-    with closing(getattr(api, method)(filled(path, belongings), body)) as answer:
-        return int(answer.status_code)
+    with closing(getattr(api, method)(filled(path, objects_of_alice), body)) as response:
+        return int(response.status_code)
 
 
 # ---- Operators ------------------------------------------------------------------------------------------------------
@@ -146,9 +146,9 @@ def operator(transactional_db: None) -> User:
     return user_with(OPERATOR)
 
 
-def test_operators_see_states_without_data(belongings: dict[str, Any], operator: User) -> None:
-    """C14: result, e-invoice, and details of warnings are absent, by API, stream, and page."""
-    task = Task.objects.get(pk=belongings["task_id"])
+def test_operators_see_states_without_data(objects_of_alice: dict[str, Any], operator: User) -> None:
+    """C14: the API, event streams, and pages omit the result, the e-invoice, and details of warnings."""
+    task = Task.objects.get(pk=objects_of_alice["task_id"])
     task.result["data"] = {"total": SECRET_TEXT}
     task.result["metadata"]["warnings"] = [{"code": "value_not_in_text", "detail": SECRET_TEXT, "page": None}]
     task.metadata["warnings"] = task.result["metadata"]["warnings"]
@@ -164,12 +164,12 @@ def test_operators_see_states_without_data(belongings: dict[str, Any], operator:
     assert not AuditEntry.objects.filter(method="GET").exists()
 
 
-def test_operators_cannot_read_a_document_by_a_rule_of_their_own(
-    belongings: dict[str, Any], operator: User, alice: User
+def test_operators_cannot_read_a_document_with_their_own_rule(
+    objects_of_alice: dict[str, Any], operator: User, alice: User
 ) -> None:
-    """C14: otherwise the error of a schema that does not match would reveal the members of the result."""
+    """C14: otherwise, the error for a schema that does not match would reveal members of the result."""
     rule = client_of(operator).post("/api/v1/etl/rules", {"name": "Mine", "postprocess_mode": "skip"}).json()["rule_id"]
-    task = Task.objects.get(pk=belongings["task_id"])
+    task = Task.objects.get(pk=objects_of_alice["task_id"])
     retry = {"from_stage": "postprocess", "rule_id": rule}
     assert client_of(operator).post(f"/api/v1/etl/tasks/{task.pk}/retry", retry).status_code == 403
     detail = "#/Alice owes 12 EUR: must be an integer"
@@ -204,11 +204,11 @@ OWN_PAGES = ("app/account", "app/sign-in", "app/sign-out", "admin/login/", "admi
 
 @pytest.mark.slow
 def test_auditors_change_nothing_on_pages_and_in_the_admin(
-    belongings: dict[str, Any], state: Callable[[], State], dataset: Dataset
+    objects_of_alice: dict[str, Any], state: Callable[[], State], dataset: Dataset
 ) -> None:
-    """C14: by every route with a method that changes something, also for objects of their own."""
+    """C14: this covers every route with an unsafe method, and their own objects too."""
     browser, refused = browser_of(user_with(AUDITOR)), 0
-    values = dict.fromkeys({name for route in ROUTES for name in route.names}, dataset.pk) | belongings
+    values = dict.fromkeys({name for route in ROUTES for name in route.names}, dataset.pk) | objects_of_alice
     before = state()
     for route in (each for each in ROUTES if each.is_page and not each.path.startswith(OWN_PAGES)):
         view: Any = getattr(route.view, "view_class", None)
@@ -222,15 +222,15 @@ def test_auditors_change_nothing_on_pages_and_in_the_admin(
     assert state() == before
 
 
-def test_auditors_read_everything_on_record(belongings: dict[str, Any], alice: User) -> None:
+def test_auditors_read_all_data_and_their_reads_are_recorded(objects_of_alice: dict[str, Any], alice: User) -> None:
     auditor = user_with(AUDITOR)
     browser = browser_of(auditor)
     for path in (
-        f"/app/documents/{belongings['task_id']}", f"/app/exports/{belongings['job_id']}", "/admin/",
-        "/admin/platform/auditentry/", "/admin/auth/user/", f"/admin/etl/task/{belongings['task_id']}/change/",
+        f"/app/documents/{objects_of_alice['task_id']}", f"/app/exports/{objects_of_alice['job_id']}", "/admin/",
+        "/admin/platform/auditentry/", "/admin/auth/user/", f"/admin/etl/task/{objects_of_alice['task_id']}/change/",
     ):  # fmt: skip
         assert browser.get(path).status_code == 200, path
-    page = browser.get(f"/app/documents/{belongings['task_id']}").content.decode()
+    page = browser.get(f"/app/documents/{objects_of_alice['task_id']}").content.decode()
     assert "data-read-only" in page
     assert "(read-only)" in page
     assert not re.search(r'action="[^"]*/(delete|retry|cancel|approve)"', page)

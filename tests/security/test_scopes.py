@@ -1,4 +1,4 @@
-"""C9: each operation needs its scope, whatever else a token has. A new route fails here until it has a scope."""
+"""C9: tests that each operation requires its scope. They fail for a new route until it has one."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -14,13 +14,13 @@ from tests.contract.test_document import document
 from tests.security.conftest import State
 from tests.security.routes import ROUTES, UNSAFE, Route
 
-# Without a token, or with another credential.
+# Routes without a token, or with another credential.
 OPEN = {"livez", "readyz", "metrics", "api/schema", "api/docs", "exports/<uuid:job_id>/download"}
-READS = {"exports/<uuid:job_id>/link"}  # POST, but only to read data
+READS = {"exports/<uuid:job_id>/link"}  # POST requests that only need a scope for reading
 
 
 def expected(route: Route, method: str) -> set[str]:
-    """Return the scopes of which an operation needs one, by its path."""
+    """Return the scopes that permit an operation, by its path. One of them is enough."""
     writes = method in UNSAFE and route.path not in READS
     parts = route.path.split("/")
     if parts[0] == "tokens":
@@ -61,7 +61,7 @@ def test_the_schema_names_the_scopes() -> None:
 @pytest.mark.parametrize("scope", ALL)
 @pytest.mark.slow
 def test_a_token_reaches_only_operations_permitted_by_its_scope(
-    belongings: dict[str, Any], alice: User, state: Callable[[], State], scope: str
+    objects_of_alice: dict[str, Any], alice: User, state: Callable[[], State], scope: str
 ) -> None:
     _, text = tokens.create(alice, limits=[scope])
     client = APIClient()
@@ -72,8 +72,8 @@ def test_a_token_reaches_only_operations_permitted_by_its_scope(
         if is_permitted and method in UNSAFE:
             continue  # it would change something
         required = {"a": 1, "b": 1} if route.path.endswith("/compare") else {}
-        with closing(getattr(client, method)(route.filled(belongings), required or None)) as answer:
-            assert (answer.status_code == 403) == (not is_permitted), f"{method} {route}: {answer.status_code}"
+        with closing(getattr(client, method)(route.filled(objects_of_alice), required or None)) as response:
+            assert (response.status_code == 403) == (not is_permitted), f"{method} {route}: {response.status_code}"
             if not is_permitted:
-                assert answer.json()["code"] == "insufficient_scope"
+                assert response.json()["code"] == "insufficient_scope"
     assert state() == before

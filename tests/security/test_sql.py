@@ -1,4 +1,4 @@
-"""SQL injection: input with SQL syntax stays text everywhere."""
+"""Tests against SQL injection."""
 
 from typing import Any
 
@@ -42,18 +42,18 @@ def canary(source_db: psycopg.Connection) -> psycopg.Connection:
     return source_db
 
 
-def lives(source_db: psycopg.Connection) -> bool:
+def canary_exists(source_db: psycopg.Connection) -> bool:
     return source_db.execute("SELECT n FROM data.canary").fetchall() == [(1,)]
 
 
-def pieces(key: str) -> str:
-    return "" if "\\" in key else key
+def is_allowed(key: str) -> bool:
+    return "\\" not in key
 
 
 def test_keys_reach_the_function_unchanged(dataset: Dataset, canary: psycopg.Connection, api: APIClient) -> None:
-    """With a pattern that accepts everything. Keys never contain backslashes, slashes, or control characters."""
+    """The dataset accepts all keys. Keys with backslashes, slashes, or control characters are always refused."""
     Dataset.objects.update(key_pattern=".+")
-    items = [{"key": key, "effectiveDate": "2024-02-29"} for key in KEYS if pieces(key)]
+    items = [{"key": key, "effectiveDate": "2024-02-29"} for key in KEYS if is_allowed(key)]
     body = {"dataset": "things", "items": items, "format": "jsonl", "delivery": "manifest"}
     job = Job.objects.get(pk=api.post("/exports", body).json()["jobId"])
     execution.drain()
@@ -64,7 +64,7 @@ def test_keys_reach_the_function_unchanged(dataset: Dataset, canary: psycopg.Con
         assert all(psycopg.types.json.json.loads(row)["k"] == chunk.key for row in rows)  # type: ignore[attr-defined]
     refused = api.post("/exports", body | {"items": [{"key": KEYS[3], "effectiveDate": "2024-02-29"}]})
     assert refused.status_code == 400
-    assert lives(canary)
+    assert canary_exists(canary)
 
 
 def test_query_values_are_compared_as_text(dataset: Dataset, api: APIClient) -> None:
@@ -78,25 +78,25 @@ def test_query_values_are_compared_as_text(dataset: Dataset, api: APIClient) -> 
 def test_a_dataset_function_is_a_name_and_never_a_statement(
     dataset: Dataset, canary: psycopg.Connection, function: str
 ) -> None:
-    """With the operator's command. Names that do not exist, and functions with other arguments, are refused."""
+    """The command refuses functions that do not exist or have other arguments."""
     with pytest.raises(CommandError, match=r"does not exist|takes|schema\.name"):
         call_command("register_dataset", "new", "--function", function, "--base-path", "new")
     assert not Dataset.objects.filter(name="new").exists()
-    assert lives(canary)
+    assert canary_exists(canary)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_staff_register_functions_without_running_them(
     dataset: Dataset, canary: psycopg.Connection, pages: Client, api: APIClient, function: str
 ) -> None:
-    """The form saves it with a warning, as the source may be unavailable. Its exports fail, and nothing else runs."""
-    answer = pages.post(reverse("admin:exports_dataset_add"), form_of(function=function, key_pattern=".+"))
-    assert answer.status_code == 302, answer.context["adminform"].form.errors
+    """The form saves the function with a warning, because the source may be unavailable. Exports fail safely."""
+    response = pages.post(reverse("admin:exports_dataset_add"), form_of(function=function, key_pattern=".+"))
+    assert response.status_code == 302, response.context["adminform"].form.errors
     wanted = {"dataset": "new", "items": [{"key": "JFK", "effectiveDate": "2024-02-29"}], "format": "csv"}
     job = Job.objects.get(pk=api.post("/exports", wanted).json()["jobId"])
     execution.drain()
     assert set(job.chunks.values_list("status", "error_code")) == {("failed", "EXPORT_SOURCE_ERROR")}
-    assert lives(canary)
+    assert canary_exists(canary)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,4 +1,4 @@
-"""Separate servers, since these tests kill and restart them."""
+"""Servers for the tests in this folder only, because these tests kill and restart them."""
 
 import json
 import socket
@@ -20,7 +20,7 @@ def stack_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]
 
 
 def listening(pids: list[int]) -> list[str]:
-    """Return the local addresses, as the kernel writes them, that these processes listen on."""
+    """Return the local addresses that these processes listen on, in the hexadecimal notation of /proc/net/tcp."""
     inodes = {inode for pid in pids for inode in sockets(pid)}
     found = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -38,20 +38,20 @@ def sockets(pid: int) -> Iterator[str]:
 
 
 def open_files(pid: int) -> Iterator[str]:
-    with suppress(FileNotFoundError, ProcessLookupError):  # the process has ended, as Postgres sessions do at any time
+    with suppress(FileNotFoundError, ProcessLookupError):  # the process has exited, such as a Postgres session
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(FileNotFoundError):  # closed since the listing
                 yield str(descriptor.readlink())
 
 
 def is_served(path: Path) -> bool:
-    """Return whether a socket has a listener: another stack may have taken a freed port."""
-    with socket.socket(socket.AF_UNIX) as asking:
-        return asking.connect_ex(str(path)) == 0
+    """Return whether a socket has a listener. Another stack may listen on a port that was released."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == 0
 
 
 def temporary_sockets(root: Path) -> list[Path]:
-    """Return the sockets in /tmp of the SeaweedFS with this data folder."""
+    """Return the sockets in /tmp of the SeaweedFS server with this data folder."""
     ports = json.loads((root / "identity.json").read_text())["ports"]["seaweedfs"]
     names = {f"{port}.sock" for port in (*ports, ports[0] + ADMIN_GRPC_OFFSET)}
     return [path for path in Path("/tmp").glob("seaweedfs-*-grpc-*.sock") if path.name.rpartition("-")[2] in names]  # noqa: S108

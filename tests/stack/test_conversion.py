@@ -1,4 +1,4 @@
-"""The demo's verification of documents, which must also be able to fail."""
+"""Tests of the demo's verification of documents: it must accept correct results and reject others."""
 
 import io
 
@@ -11,17 +11,17 @@ from config.dev.demo.checks import CheckFailed
 TEXT = "Invoice 2024-17\nWidget 12 3.50\n合计 42.00\n"
 
 
-def test_markdown_syntax_does_not_count() -> None:
+def test_markdown_syntax_does_not_lower_the_similarity() -> None:
     markdown = "<!-- page: 1 -->\n# Invoice 2024-17\n\n| Widget | 12 | 3.50 |\n| --- | --- | --- |\n\n合计 42.00"
 
     assert conversion.similarity(TEXT, markdown) == 1
 
 
-def test_a_missing_line_counts() -> None:
+def test_a_missing_line_lowers_the_similarity() -> None:
     assert conversion.similarity(TEXT, "Invoice 2024-17\nWidget 12 3.50") < 0.9
 
 
-def test_misread_letters_count() -> None:
+def test_misread_letters_lower_the_similarity() -> None:
     assert conversion.similarity(TEXT, TEXT.replace("2024", "2O2A")) < 0.95
 
 

@@ -1,4 +1,4 @@
-"""The demo's verification: each test corrupts one thing, which the verification must report."""
+"""Tests of the demo's verification of exports. Most of them corrupt one thing, which the verification must report."""
 
 import hashlib
 import io
@@ -48,7 +48,7 @@ def content_of(each: Chunk) -> bytes:
 
 
 class FinishedExport:
-    """A correct export, until a test corrupts it."""
+    """A correct export, which tests corrupt."""
 
     def __init__(self, bucket: Bucket, archive: Path) -> None:
         self.bucket, self.archive = bucket, archive
@@ -83,7 +83,7 @@ def delivered(stack_servers: Servers, tmp_path: Path) -> FinishedExport:
     return FinishedExport(bucket, tmp_path / "delivered.zip")
 
 
-def spoiled(content: bytes) -> bytes:
+def corrupted(content: bytes) -> bytes:
     return content[:-2] + b"x" + content[-1:]
 
 
@@ -103,14 +103,14 @@ def test_it_ignores_the_local_time_zone(
 
 def test_it_fails_on_one_changed_byte_in_the_zip(delivered: FinishedExport, function: SourceFunction) -> None:
     name = "2024/02/29/b_20240229.csv"
-    delivered.files[name] = spoiled(delivered.files[name])
+    delivered.files[name] = corrupted(delivered.files[name])
     with pytest.raises(CheckFailed, match=rf"1 differences, the first:\n{name} in the zip differs from COPY"):
         delivered.compare(function)
 
 
 def test_it_fails_on_one_changed_byte_in_the_bucket(delivered: FinishedExport, function: SourceFunction) -> None:
     name = "2024/03/01/a_20240301.csv"
-    delivered.objects[name] = spoiled(delivered.objects[name])
+    delivered.objects[name] = corrupted(delivered.objects[name])
     with pytest.raises(CheckFailed, match=rf"1 differences, the first:\n{name} in the bucket differs from COPY"):
         delivered.compare(function)
 
@@ -150,7 +150,7 @@ def test_it_fails_on_a_wrong_manifest_entry(delivered: FinishedExport, function:
 def test_it_fails_on_a_damaged_zip(delivered: FinishedExport, function: SourceFunction) -> None:
     delivered.compare(function)
     first = content_of(CHUNKS[0])
-    delivered.archive.write_bytes(delivered.archive.read_bytes().replace(first, spoiled(first)))
+    delivered.archive.write_bytes(delivered.archive.read_bytes().replace(first, corrupted(first)))
     with pytest.raises(CheckFailed, match="the zip is damaged"):
         comparison.compare(delivered.archive, CHUNKS, function=function, bucket=delivered.bucket, show=lambda _: None)
 
@@ -169,14 +169,14 @@ def test_progress_in_a_log_is_one_plain_line_with_the_total() -> None:
 # ---- Parquet --------------------------------------------------------------------------------------------------------
 def parquet_of(folder: Path, select: str = "*") -> Path:
     """Write the content of all chunks to a Parquet file."""
-    copied, file = folder / "copied.csv", folder / "all.parquet"
+    csv_file, file = folder / "copied.csv", folder / "all.parquet"
     header = b"k,n,at\n"
-    copied.write_bytes(header + b"".join(content_of(each).removeprefix(header) for each in CHUNKS))
+    csv_file.write_bytes(header + b"".join(content_of(each).removeprefix(header) for each in CHUNKS))
     with duckdb.connect() as writer:
         writer.execute("SET TimeZone = 'UTC'")
         columns = {"k": "VARCHAR", "n": "INTEGER", "at": "TIMESTAMPTZ"}
         writer.execute(
-            "CREATE TABLE copied AS SELECT * FROM read_csv(?, header = true, columns = ?)", [str(copied), columns]
+            "CREATE TABLE copied AS SELECT * FROM read_csv(?, header = true, columns = ?)", [str(csv_file), columns]
         )
         writer.execute(f"COPY (SELECT {select} FROM copied) TO '{file}' (FORMAT parquet)")
     return file
@@ -195,7 +195,7 @@ def test_it_reports_a_parquet_file_with_another_value(function: SourceFunction, 
         comparison.compare_parquet(file, CHUNKS, function=function)
 
 
-def test_it_reports_a_file_that_is_no_parquet(function: SourceFunction, tmp_path: Path) -> None:
+def test_it_reports_a_file_that_is_not_parquet(function: SourceFunction, tmp_path: Path) -> None:
     (tmp_path / "all.parquet").write_bytes(b"PAR1")
     with pytest.raises(CheckFailed, match="DuckDB cannot read all"):
         comparison.compare_parquet(tmp_path / "all.parquet", CHUNKS, function=function)

@@ -1,4 +1,4 @@
-"""The whole stack as `make up` starts it, in a temporary folder."""
+"""Tests of the complete local stack, started like by `make up` but in a temporary folder."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # each test starts an
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for all tests, in any order: the second start also shows that a used folder works."""
+    """Return one folder for all tests in any order, so that later tests also start in a used folder."""
     return tmp_path_factory.mktemp("local")
 
 
@@ -33,7 +33,7 @@ def test_it_starts_once_restarts_killed_processes_and_ctrl_c_stops_everything(ro
     with up(root) as stack:
         port, pids = web_port(root), process_tree.members(stack.pid)
         assert processes.responds(port)
-        assert variables_of(root)["EXPORT_LEASE_SECONDS"] == "7", "the shell's variables reach the next shell"
+        assert variables_of(root)["EXPORT_LEASE_SECONDS"] == "7", "variables of the shell are in the file"
         assert set(listening(pids)) == {"0100007F"}
         for name in processes.WORKERS:
             assert find(stack, f" worker -Q {name} ")
@@ -44,21 +44,21 @@ def test_it_starts_once_restarts_killed_processes_and_ctrl_c_stops_everything(ro
 
         worker = find(stack, EXPORTS)
         wait_until(lambda: len(process_tree.members(worker)) > 1)
-        family_of_it = process_tree.members(worker)
+        family = process_tree.members(worker)
         os.kill(worker, signal.SIGKILL)
-        wait_until(lambda: is_another(stack, EXPORTS, than=worker), always=lambda: processes.responds(port))
-        assert process_tree.wait_gone(family_of_it, limit=5), "its children were not killed"
+        wait_until(lambda: is_replaced(stack, EXPORTS, than=worker), always=lambda: processes.responds(port))
+        assert process_tree.wait_gone(family, limit=5), "its children were not killed"
 
         web = find(stack, WEB)
         os.kill(web, signal.SIGKILL)
         assert process_tree.wait_gone([web], limit=5)
-        wait_until(lambda: is_another(stack, WEB, than=web) and processes.responds(port))
+        wait_until(lambda: is_replaced(stack, WEB, than=web) and processes.responds(port))
 
         servers = {words: find(stack, words) for words in SERVERS}
         for pid in servers.values():
             os.kill(pid, signal.SIGKILL)
         assert process_tree.wait_gone([*servers.values()], limit=5)
-        wait_until(lambda: all(is_another(stack, words, than=pid) for words, pid in servers.items()))
+        wait_until(lambda: all(is_replaced(stack, words, than=pid) for words, pid in servers.items()))
         wait_until(lambda: processes.responds(port, "/readyz"))
 
         pids.extend(process_tree.members(stack.pid))
@@ -103,7 +103,7 @@ def up(root: Path) -> Iterator[subprocess.Popen[str]]:
 
 @contextmanager
 def unusable(folder: Path) -> Iterator[None]:
-    """Put a file in the place of a folder."""
+    """Replace a folder with a file, so that it cannot be used."""
     shutil.rmtree(folder)
     folder.touch()
     try:
@@ -121,11 +121,11 @@ def web_port(root: Path) -> int:
 
 
 def find(stack: subprocess.Popen[str], words: str) -> int:
-    """Return the process with these words in its command, or 0. Of a parent and its children, return the parent."""
+    """Return the ID of the process with these words in its command, or 0. Prefer a parent to its children."""
     return next((pid for pid in process_tree.members(stack.pid) if words in command(pid)), 0)
 
 
-def is_another(stack: subprocess.Popen[str], words: str, *, than: int) -> bool:
+def is_replaced(stack: subprocess.Popen[str], words: str, *, than: int) -> bool:
     return find(stack, words) not in {0, than}
 
 
@@ -148,4 +148,4 @@ def command(pid: int) -> str:
 def assert_nothing_is_left(pids: list[int], root: Path) -> None:
     assert process_tree.wait_gone(pids, limit=10), [command(pid) for pid in pids if process_tree.exists(pid)]
     assert not [path for path in temporary_sockets(root) if not is_served(path)]
-    assert not (root / "stack.env").exists(), "it describes a stopped stack"
+    assert not (root / "stack.env").exists(), "the file describes a stopped stack"

@@ -20,14 +20,14 @@ from config.dev.stack.servers import Servers
 from tests.stack.conftest import is_served, listening, temporary_sockets
 from tests.waiting import wait_until
 
-LOOPBACK_AS_THE_KERNEL_WRITES_IT = "0100007F"
+LOOPBACK_HEX = "0100007F"
 
 
 def test_servers_listen_on_the_loopback_address_only(stack_servers: Servers) -> None:
     for server in stack_servers.all:
         addresses = listening(process_tree.members(server.pid))
         assert len(addresses) >= server.port_count
-        assert set(addresses) == {LOOPBACK_AS_THE_KERNEL_WRITES_IT}, server.name
+        assert set(addresses) == {LOOPBACK_HEX}, server.name
 
 
 def test_the_download_key_reads_objects_and_does_nothing_else(stack_servers: Servers) -> None:
@@ -72,7 +72,7 @@ def test_a_killed_client_does_not_leave_its_query_running(stack_servers: Servers
 
 
 @pytest.mark.parametrize("role", ["sluice", "source"])
-def test_each_role_can_create_schemas_and_is_no_superuser(stack_servers: Servers, role: str) -> None:
+def test_each_role_can_create_schemas_and_is_not_a_superuser(stack_servers: Servers, role: str) -> None:
     with psycopg.connect(stack_servers.postgres.url(role)) as connection:
         connection.execute("CREATE SCHEMA mine")
         connection.execute("SELECT count(*) FROM pg_stat_statements")
@@ -95,7 +95,7 @@ def test_valkey_persists_data_and_never_evicts(stack_servers: Servers) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_data_survive_a_restart(stack_servers: Servers, end: str) -> None:
+def test_data_survives_a_restart(stack_servers: Servers, end: str) -> None:
     write(stack_servers, end)
     before = stack_servers.environment()
     for server in stack_servers.all:
@@ -108,7 +108,7 @@ def test_data_survive_a_restart(stack_servers: Servers, end: str) -> None:
 
 @pytest.mark.slow
 def test_objects_can_be_written_as_soon_as_the_storage_is_up_again(stack_servers: Servers) -> None:
-    """In about one of five starts, its master, with the old state, refused writes for 15 s."""
+    """Regression: in about one of five starts, SeaweedFS refused writes for 15 s because of its old state."""
     seaweedfs = stack_servers.seaweedfs
     for _ in range(5):
         seaweedfs.kill()
@@ -119,7 +119,7 @@ def test_objects_can_be_written_as_soon_as_the_storage_is_up_again(stack_servers
 
 
 def test_a_killed_database_keeps_all_commits(stack_servers: Servers) -> None:
-    """If the stop did not wait for the WAL writer, the killed process would take the last of many commits with it."""
+    """`kill` must not kill the WAL writer too early. Otherwise, the last of many commits could be lost."""
     postgres = stack_servers.postgres
     with psycopg.connect(postgres.url("sluice"), autocommit=True) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS numbers (n int)")
@@ -137,9 +137,9 @@ def test_a_killed_postgres_restarts_while_an_old_query_still_runs(stack_servers:
     pids = process_tree.members(postgres.pid)
     with closing(psycopg.connect(postgres.url("sluice"))) as connection:
         backend = connection.info.backend_pid
-        # A long query that does not wait for anything does not notice the kill.
+        # A busy backend does not notice that the postmaster was killed, because it does not wait for anything.
         connection.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 2000000000) i WHERE md5(i::text) = ''")
-        wait_until(lambda: is_busy(postgres, backend))  # an idle session would notice
+        wait_until(lambda: is_busy(postgres, backend))  # an idle backend would exit
         os.kill(postgres.pid, signal.SIGKILL)
         assert process_tree.wait_gone([postgres.pid], limit=5)
         assert process_tree.exists(backend)

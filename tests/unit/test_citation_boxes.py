@@ -5,13 +5,13 @@ from time import process_time
 from etl.postprocessors.citations.boxes import Boxes
 from etl.postprocessors.citations.index import Index
 from etl.postprocessors.document_text import clean
-from etl.providers.base import Cell, Lines, MarkdownOfPages, OCRResult
+from etl.providers.base import Cell, Lines, OCRResult, PagedMarkdown
 
 HEIGHT, LETTER = 12.0, 6.0
 
 
 def text_of(*pages: str) -> Index:
-    markdown = MarkdownOfPages()
+    markdown = PagedMarkdown()
     for number, page in enumerate(pages, start=1):
         markdown.add(number, page)
     ocr = OCRResult(markdown=str(markdown), pages=tuple(markdown.pages), provider="", provider_task_id="")

@@ -1,4 +1,4 @@
-"""The extraction benchmark: its reader reads the given text, and its score finds each fault."""
+"""Tests of the extraction benchmark: its reader reads texts correctly, and its score finds each defect."""
 
 import json
 from copy import deepcopy
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.bench.extraction import families, reader, reading
-from tests.bench.extraction.asked import Asked
 from tests.bench.extraction.documents import ROWS, Document
 from tests.bench.extraction.families import FAMILIES, Family
+from tests.bench.extraction.model_request import ModelRequest
 from tests.bench.extraction.scoring import Score, score
 
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -21,9 +21,9 @@ def shown(document: Document) -> str:
     return "\n\n".join(f"<!-- page: {number} -->\n\n{page}" for number, page in enumerate(pages, 1))
 
 
-def asked(document: Document, **changes: Any) -> Asked:
+def request_for(document: Document, **changes: Any) -> ModelRequest:
     options = {"kind": "extract", "mode": "perfect", "run": "x", "schema": document.schema, "data": shown(document)}
-    return Asked(**(options | changes))
+    return ModelRequest(**(options | changes))
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_a_reader_uses_what_is_for_reading_only_to_understand_the_rest(document:
 
 def test_a_sloppy_reader_has_as_many_defects_as_its_name_says(document: Document) -> None:
     made = families.document(BY_NAME["statement-de-signs"], seed=1)
-    perfect, sloppy = (json.loads(reader.extract(asked(made, mode=mode))) for mode in ("perfect", "sloppy-10"))
+    perfect, sloppy = (json.loads(reader.extract(request_for(made, mode=mode))) for mode in ("perfect", "sloppy-10"))
     spoiled = [
         here != there or evidence_of(perfect, index) != evidence_of(sloppy, index)
         for index, (here, there) in enumerate(zip(perfect["data"][ROWS], sloppy["data"][ROWS], strict=True))
@@ -95,24 +95,26 @@ def evidence_of(answer: Any, index: int) -> list[Any]:
 
 
 def test_a_sloppy_reader_corrects_reported_errors(document: Document) -> None:
-    first = json.loads(reader.extract(asked(document, mode="sloppy-10", run="many")))["data"][ROWS]
+    first = json.loads(reader.extract(request_for(document, mode="sloppy-10", run="many")))["data"][ROWS]
     wrong = [index for index, row in enumerate(first) if row != document.rows[index].values]
     assert wrong
     complaints = tuple(f"/{ROWS}/{index}" for index in wrong)
-    again = asked(document, mode="sloppy-10", run="many", previous=json.dumps({ROWS: first}), complaints=(complaints,))
+    again = request_for(
+        document, mode="sloppy-10", run="many", previous=json.dumps({ROWS: first}), complaints=(complaints,)
+    )
     second = json.loads(reader.extract(again))["data"][ROWS]
     assert sum(row != document.rows[index].values for index, row in enumerate(second)) < len(wrong)
 
 
 def test_a_forgetful_reader_returns_fewer_items_when_asked_again(document: Document) -> None:
-    again = asked(document, mode="forgetful", previous="{}", complaints=(("/rows/1",),))
+    again = request_for(document, mode="forgetful", previous="{}", complaints=(("/rows/1",),))
     assert len(json.loads(reader.extract(again))["data"][ROWS]) == reader.REMEMBERED
 
 
 @pytest.mark.parametrize(("mode", "count"), [("perfect", 2), ("forgetful", 1)])
 def test_a_reader_returns_the_parts_that_are_shown_again(document: Document, mode: str, count: int) -> None:
     shown_again = [{**document.rows[3].values, "amount": None}, {**document.rows[9].values, "sku": None}]
-    again = asked(
+    again = request_for(
         document,
         mode=mode,
         previous=json.dumps({"data": {ROWS: shown_again}}),
@@ -125,14 +127,14 @@ def test_a_reader_returns_the_parts_that_are_shown_again(document: Document, mod
 
 def test_a_reader_chooses_the_value_of_the_last_page(document: Document) -> None:
     data = 'Values of /total:\n- 12.5 (page 7)\n- 3.0 (pages 1 to 2)\n\nValues of /a/b:\n- {"c": 1} (page 3)'
-    answer = json.loads(reader.choose(asked(document, kind="choose", data=data)))
+    answer = json.loads(reader.choose(request_for(document, kind="choose", data=data)))
     assert answer["data"] == {"total": 12.5, "a": {"b": {"c": 1}}}
 
 
 # ---- Score ----------------------------------------------------------------------------------------------------------
 def task_of(document: Document) -> dict[str, Any]:
     """Return the perfect task of a document, with every value cited at its line."""
-    answer = json.loads(reader.extract(asked(document)))
+    answer = json.loads(reader.extract(request_for(document)))
     citations = [
         {"pointer": pointer, "page": each["page"], "quote": each["quote"], "match": "exact"}
         for pointer, each in answer["evidence"].items()

@@ -5,7 +5,7 @@ from time import process_time
 
 from etl.providers.local import hyphens
 from etl.providers.local.boxes import Box
-from etl.providers.local.layout import Sheet, analyze
+from etl.providers.local.layout import PageGeometry, analyze
 from etl.providers.local.layout_model import Region
 from etl.providers.local.order import reading_order
 
@@ -15,7 +15,7 @@ SIZE = 10.0
 
 def to_markdown(boxes: list[Box], *, body: float = 0.0, width: float = 0.0) -> str:
     """Return the text of a page as Markdown, without an image of the page."""
-    text = "\n\n".join(block.text for block in analyze(boxes, Sheet(body=body, width=width)))
+    text = "\n\n".join(block.text for block in analyze(boxes, PageGeometry(body=body, width=width)))
     return hyphens.resolve(text, hyphens.words(text))
 
 
@@ -168,7 +168,7 @@ def test_the_analysis_of_a_right_to_left_page_does_not_move_its_words() -> None:
     boxes = row(50, (300, "שלום"), (100, "עולם"))
     before = [(box.x0, box.x1) for box in boxes]
 
-    blocks = analyze(boxes, Sheet(width=500))
+    blocks = analyze(boxes, PageGeometry(width=500))
 
     assert [(box.x0, box.x1) for box in boxes] == before
     assert {block.x1 for block in blocks} == {max(box.x1 for box in boxes)}
@@ -262,7 +262,7 @@ def test_texts_with_amounts_are_rows_where_the_model_is_sure_of_a_text() -> None
     names = Region(kind="text", score=0.97, x0=48, y0=48, x1=200, y1=95)
     whole = Region(kind="text", score=0.95, x0=48, y0=48, x1=360, y1=95)
     for regions in ([names], [whole]):
-        [table] = analyze(list(boxes), Sheet(width=600, height=800, regions=regions))
+        [table] = analyze(list(boxes), PageGeometry(width=600, height=800, regions=regions))
         assert "| Partner | 0.00 € |" in table.text.splitlines()
 
 

@@ -14,7 +14,7 @@ from tests.reading.measures import facts, fields, headings, invoice_rows, invoic
 from tests.reading.prepare import html_table
 from tests.reading.reading import Reading
 from tests.reading.report import table
-from tests.reading.results import Result, keep, kept
+from tests.reading.results import Result, load, save
 from tests.reading.scoring import best_of, lost_pages, score, shares
 from tests.reading.text import edit_distance, ends_of, indel_similarity, plain, starts_of
 from tests.reading.trees import Node, similarity
@@ -263,6 +263,6 @@ def test_variants_of_a_document_are_in_one_half(tmp_path: Path) -> None:
 
 def test_stored_readings_can_be_scored_again(document: Case, tmp_path: Path) -> None:
     reading = Reading(markdown="text", warnings=["hidden_text 1"], seconds=1.5)
-    keep(tmp_path / "results", "local", [Result(document, reading, score(document, reading))])
+    save(tmp_path / "results", "local", [Result(document, reading, score(document, reading))])
 
-    assert list(kept(tmp_path / "results", "local", [document, Case(tmp_path / "18.png")])) == [(document, reading)]
+    assert list(load(tmp_path / "results", "local", [document, Case(tmp_path / "18.png")])) == [(document, reading)]

@@ -3,7 +3,7 @@
 import pytest
 
 from etl.providers.local.layout import Block
-from etl.providers.local.running_heads import RunningHeads, is_prose, keep_some
+from etl.providers.local.running_heads import RunningHeads, is_prose, restore_if_empty
 
 HEIGHT = 842.0
 
@@ -86,5 +86,5 @@ def test_a_foot_stays_on_a_page_without_prose_only_if_it_has_values() -> None:
 def test_a_page_keeps_its_text_if_nothing_else_would_be_left() -> None:
     blocks = [block("Part two", 30)]
     blocks[0].left_out = True
-    keep_some(blocks)
+    restore_if_empty(blocks)
     assert not blocks[0].left_out

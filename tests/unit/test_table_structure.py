@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from etl.providers.local.boxes import Box
-from etl.providers.local.layout import Sheet, analyze
+from etl.providers.local.layout import PageGeometry, analyze
 from etl.providers.local.layout_model import Region
 from etl.providers.local.rulings import Ruling, Rulings, find_rulings
 from tests.unit.test_layout import row, words
@@ -29,8 +29,8 @@ def figures(y: float, step: float = 20, *, x: float = 50, right: float = 200) ->
 
 def read(boxes: list[Box], rulings: Rulings | None = None, regions: list[Region] | None = None) -> list[list[str]]:
     """Return the lines of each block."""
-    sheet = Sheet(width=600, height=800, rulings=rulings or Rulings(), regions=regions or [])
-    return [block.text.splitlines() for block in analyze(boxes, sheet)]
+    geometry = PageGeometry(width=600, height=800, rulings=rulings or Rulings(), regions=regions or [])
+    return [block.text.splitlines() for block in analyze(boxes, geometry)]
 
 
 def table_region(x0: float, y0: float, x1: float, y1: float) -> Region:

@@ -8,7 +8,7 @@ from etl.postprocessors import document_text
 from etl.postprocessors.citations.index import Index
 from etl.postprocessors.citations.values import Finder
 from etl.providers.base import OCRResult
-from etl.providers.local.einvoices.rendering import inside
+from etl.providers.local.einvoices.rendering import value_at
 
 DUE = "totals.due"
 # Values that a payer acts on. They must be on a page, in any notation that citations recognize.
@@ -25,7 +25,7 @@ def warn_of_differences(data: dict[str, Any], ocr: OCRResult, *, context: StageC
     """Warn of values of the e-invoice that the pages do not show."""
     finder = Finder(Index(document_text.clean(ocr)))
     for name, member in COMPARED.items():
-        value = inside(data, member)
+        value = value_at(data, member)
         is_nothing_due = member == DUE and value == 0  # pages need not show it
         if value is not None and not is_nothing_due and not any(map(finder.places, spellings(value))):
             detail = f"The e-invoice has the {name} {str(value)[:MAX_VALUE]}, which the pages do not show."

@@ -2,14 +2,15 @@
 
 Untrusted documents are parsed in a sandboxed reader process (ADR 13).
 
-- Worker: `provider` implements OCRProvider; `process` starts the reader process and communicates with it; `plain` reads
-  text files.
+- Worker: `provider` implements OCRProvider. `process` starts the reader process and communicates with it. `plain`
+  reads text files.
 - Reader process: `__main__` enters the `sandbox` and passes requests to `reading`.
-- Sources of `pages`: `pdf`, with `words` (text layer) and `forms`; `images`.
-- `office`: documents that are not printed, such as spreadsheets and mails.
-- OCR: `recognition`. Like text layers, it results in text `boxes`.
-- Blocks from boxes: `page_text` asks `layout`, which combines `regions` (a model), `rulings`, `tables`, `prose`, and
-  the reading `order`; `running_heads` and `hyphens` need several pages; `page_layout` describes the boxes.
+- Page sources: `pdf`, with `words` (the text layer) and `forms`; `images`.
+- `office`: documents without printed pages, such as spreadsheets and emails. A separate subpackage reads e-invoices.
+- OCR: `recognition`. Like a text layer, it produces text `boxes`.
+- Layout: `page_conversion` turns boxes into blocks with `layout`, which combines `layout_model`, `rulings`, `tables`,
+  `prose`, and the reading `order`. `running_heads` and `hyphens` compare several pages. `page_json` converts the
+  blocks to the JSON of the API.
 """
 
 from typing import TYPE_CHECKING, Any

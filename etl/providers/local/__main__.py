@@ -1,11 +1,11 @@
 """The reader process: `python -m etl.providers.local <process ID of its worker>`.
 
 Standard input is a socket. A request is a line of JSON with two open files: the document, because the sandbox cannot
-open it, and a pipe for the messages about it. The reader process imports the libraries and forks a process for each
-document. It parses nothing, so a document that takes over its own process finds no other user's document, before or
-after it. Neither process loads Django or has secrets.
+open files, and a pipe for the messages about the document. The reader process imports the libraries and forks a child
+process for each document. It parses nothing itself, so a document that compromises its child process cannot reach the
+documents of other users. Neither process loads Django or has secrets.
 
-The document's process may crash, hang, or be killed at any time. The reader process then reports its exit status on the
+The child process may crash, hang, or be killed at any time. The reader process then reports its exit status on the
 socket.
 """
 
@@ -21,21 +21,21 @@ from typing import Any, BinaryIO
 from etl.providers.local import sandbox
 
 PR_SET_PDEATHSIG = 1
-# Seconds after a document's deadline at which its process exits, in case its worker no longer exists.
+# Seconds between a document's deadline and the exit of its process, in case its worker no longer exists.
 ALARM_DELAY = 10
 MAX_REQUEST = 65_536  # bytes
-MAXRSS_UNIT = 1024  # bytes; of Linux
+MAXRSS_UNIT = 1024  # bytes; Linux reports peak memory in kilobytes
 
 Message = dict[str, Any]
 
 
 def main(worker: int) -> None:
-    silence()
+    discard_output()
     control = socket.socket(fileno=0)
     try:
         sandbox.confine()
-        exit_with(worker)
-        # Imported in the sandbox, and after output is discarded: libraries may print or open files.
+        exit_with_parent(worker)
+        # Imported in the sandbox and after output is discarded, because libraries may print or open files.
         from etl.providers.local import reading, recognition
 
         recognition.warm_up()
@@ -49,13 +49,13 @@ def main(worker: int) -> None:
             reading.prepare(request)
             if not (pid := os.fork()):
                 control.close()
-                exit_after(reading.read(recognition.Engine(), request, document), request, output, reader)
+                send_and_exit(reading.read(recognition.Engine(), request, document), request, output, reader)
         report(control, {"started": pid})
         _, status, usage = os.wait4(pid, 0)
         report(control, {"exit": os.waitstatus_to_exitcode(status), "memory": usage.ru_maxrss * MAXRSS_UNIT})
 
 
-def silence() -> None:
+def discard_output() -> None:
     """Discard the output of libraries."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
@@ -75,11 +75,11 @@ def receive(control: socket.socket) -> Iterator[tuple[Message, BinaryIO, BinaryI
         yield json.loads(line), os.fdopen(descriptors[0], "rb"), os.fdopen(descriptors[1], "wb")
 
 
-def exit_after(messages: Iterator[Message], request: Message, output: BinaryIO, reader: int) -> None:
-    """Send the messages about a document, in the forked process, and exit without the cleanup of its parent."""
+def send_and_exit(messages: Iterator[Message], request: Message, output: BinaryIO, reader: int) -> None:
+    """Send the messages about a document, then exit. Runs in the forked process and skips the parent's cleanup."""
     code = 1
     try:
-        exit_with(reader)
+        exit_with_parent(reader)
         if processor_seconds := request.get("processor_seconds"):
             sandbox.limit_processor_time(processor_seconds)
         sandbox.confine_further()
@@ -92,8 +92,8 @@ def exit_after(messages: Iterator[Message], request: Message, output: BinaryIO, 
         os._exit(code)
 
 
-def exit_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent exits. Linux only; 0: no parent to watch."""
+def exit_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent exits. Linux only. A `parent` of 0 disables this."""
     if sys.platform == "linux" and parent:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it exited before the call

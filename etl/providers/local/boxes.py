@@ -10,7 +10,7 @@ from unicodedata import bidirectional, east_asian_width
 # Minimum gaps as multiples of the type size: between the cells of a row, and between words.
 CELL_GAP = 0.9
 WORD_GAP = 0.12
-# Between two letters that a line break separates after a hyphen. `hyphens` decides whether the hyphen stays.
+# Mark after a hyphen at the end of a line. `hyphens` decides later whether the hyphen stays.
 BREAK = "\x02"
 # Korean syllables and letters.
 HANGUL = (("\uac00", "\ud7a3"), ("\u1100", "\u11ff"), ("\u3131", "\u318e"))
@@ -29,7 +29,7 @@ class Area(Protocol):
 class Box:
     """Words with their bounding box, in points or pixels; y grows downwards. `size`: the type size.
 
-    `order`: the position of the first word in the file, from 0, or -1 where the file has no words.
+    `order`: the position of the first word in the file, from 0, or -1 for boxes that are not from a text layer.
     """
 
     text: str
@@ -42,7 +42,7 @@ class Box:
     confidence: float | None = None  # of OCR, 0 to 1
     skew: float = 0.0  # radians, clockwise
     order: int = -1
-    mirrored: bool = False  # left and right are exchanged
+    mirrored: bool = False  # left and right are swapped
 
     @property
     def middle(self) -> float:
@@ -74,7 +74,7 @@ def group_words(boxes: Iterable[Box]) -> list[list[Words]]:
 
 
 def is_in_row(box: Box, row: Row) -> bool:
-    # Compared with the nearest of the last boxes, not with the first: rows of a scan may be skewed.
+    # Compares with the nearest of the last boxes, not with the first one, because rows of a scan may be skewed.
     near = row[-1] if len(row) == 1 else min(row[-3:], key=lambda other: abs(other.x0 - box.x0))
     return abs(box.y0 + box.y1 - near.y0 - near.y1) < min(box.size, near.size)
 
@@ -97,7 +97,7 @@ def split_cells(row: Row) -> list[Words]:
 
 
 def join_words(words: Words) -> Box:
-    """Return words that are next to each other as one box, in the order in which they are read."""
+    """Join adjacent words into one box, in reading order."""
     if len(words) == 1:
         return words[0]
     ordered = logical_order(words[::-1] if words[0].mirrored else words)
@@ -122,7 +122,7 @@ def join_words(words: Words) -> Box:
 
 
 def join_lines(first: str, second: str) -> str:
-    """Join two lines of text. A break after a hyphen is marked, because the hyphen may be part of the word."""
+    """Join two lines of text. Mark a break after a hyphen, because the hyphen may be part of the word."""
     if not first or not second:
         return first or second
     if first[-1] == "-" and first[-2:-1].isalpha():
@@ -154,7 +154,7 @@ def body_size(boxes: Iterable[Box]) -> float:
 
 
 def overlap(first: Area, second: Area) -> float:
-    """Return the area that two boxes share."""
+    """Return the area of the intersection of two boxes."""
     width = min(first.x1, second.x1) - max(first.x0, second.x0)
     height = min(first.y1, second.y1) - max(first.y0, second.y0)
     return max(0.0, width) * max(0.0, height)
@@ -180,10 +180,10 @@ def is_right_to_left(boxes: Iterable[Box]) -> bool:
 
 
 def logical_order(words: Words) -> Words:
-    """Return words, given from left to right, in the order in which they are read.
+    """Return words, given from left to right, in reading order.
 
-    In a right-to-left line, only runs of words in other scripts are read from left to right. In another line, only
-    runs of words in right-to-left scripts, with the numbers between them, are read from right to left.
+    In a right-to-left line, only runs of words in left-to-right scripts keep their order. In a left-to-right line, only
+    runs of words in right-to-left scripts, with the numbers between them, are reversed.
     """
     directions = [direction(word.text) for word in words]
     if -1 not in directions:
@@ -194,7 +194,7 @@ def logical_order(words: Words) -> Words:
 
 
 def reverse_runs(words: Words, ends_run: list[bool], *, inner: bool) -> Words:
-    """Reverse each run of words for which `ends_run` is false. `inner`: without numbers at the ends of a run."""
+    """Reverse each run of words for which `ends_run` is false. `inner`: keep numbers at the edges of a run in place."""
     result: Words = []
     run: Words = []
     for word, ends in zip([*words, None], [*ends_run, True], strict=True):
@@ -210,6 +210,6 @@ def reverse_runs(words: Words, ends_run: list[bool], *, inner: bool) -> Words:
 
 
 def mirror(boxes: Iterable[Area], width: float) -> None:
-    """Exchange left and right, so that the layout of a right-to-left page can be analyzed like others."""
+    """Swap left and right, so that a right-to-left page can be analyzed like a left-to-right page."""
     for box in boxes:
         box.x0, box.x1 = width - box.x1, width - box.x0

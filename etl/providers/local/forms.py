@@ -11,7 +11,7 @@ from etl.providers.local.boxes import Box
 CHECKED, UNCHECKED = "[x]", "[ ]"
 BUTTONS = frozenset({pdfium.FPDF_FORMFIELD_CHECKBOX, pdfium.FPDF_FORMFIELD_RADIOBUTTON})
 VALUES = frozenset({pdfium.FPDF_FORMFIELD_TEXTFIELD, pdfium.FPDF_FORMFIELD_COMBOBOX, pdfium.FPDF_FORMFIELD_LISTBOX})
-# Assumed type size in a field: at most this share of the line height, and at most this number of points.
+# The assumed type size in a field: this share of the line height, but at most this number of points.
 SIZE_RATIO, MAX_SIZE = 0.75, 12.0
 
 ToPage = Callable[[Any], tuple[float, float, float, float]]
@@ -20,8 +20,8 @@ ToPage = Callable[[Any], tuple[float, float, float, float]]
 def form_entries(page: Any, form: Any, to_page: ToPage) -> Iterator[Box]:
     """Yield the lines of form values and free-text annotations.
 
-    `form`: PDFium's form environment, None if the document has no form; `to_page` converts a rectangle, see
-    `words.to_page`.
+    `form`: PDFium's form environment, or None if the document has no form. `to_page`: converts a rectangle to page
+    coordinates, see `words.to_page`.
     """
     for index in range(pdfium.FPDFPage_GetAnnotCount(page.raw)):
         annotation = pdfium.FPDFPage_GetAnnot(page.raw, index)
@@ -49,7 +49,7 @@ def annotation_text(annotation: Any, form: Any) -> str:
 
 
 def read_string(get: Callable[..., int]) -> str:
-    """Return a text that PDFium writes to a buffer as null-terminated UTF-16."""
+    """Return a string that PDFium writes to a buffer as null-terminated UTF-16."""
     size = get(None, 0)
     buffer = (pdfium.FPDF_WCHAR * max(1, size // 2))()
     get(buffer, size)
@@ -57,7 +57,7 @@ def read_string(get: Callable[..., int]) -> str:
 
 
 def split_lines(text: str, x0: float, y0: float, x1: float, y1: float) -> Iterator[Box]:
-    """Yield the lines of a text, distributed evenly over the height of a rectangle."""
+    """Yield the lines of a text as boxes, distributed evenly over the height of a rectangle."""
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
     height = (y1 - y0) / max(1, len(lines))
     size = max(1.0, min(SIZE_RATIO * height, MAX_SIZE))

@@ -1,4 +1,4 @@
-"""Hyphens at line ends: removed if the document contains the joined word; other hyphens may be part of it."""
+"""Resolution of hyphens at line ends. A hyphen is removed only if the document contains the joined word elsewhere."""
 
 import re
 from collections.abc import Collection
@@ -10,12 +10,12 @@ BROKEN = re.compile(rf"((?:[^\W\d_]+-)*[^\W\d_]+)-{BREAK}([^\W\d_]+)")
 
 
 def words(text: str) -> set[str]:
-    """Return the words of a text in lower case, without those that a line break separates."""
+    """Return the words of a text in lower case, except words that are split across lines."""
     return {word.lower() for word in WORD.findall(BROKEN.sub(" ", text))}
 
 
 def resolve(text: str, known: Collection[str]) -> str:
-    """Return a text without marks of line breaks after hyphens. `known`: words of the document in lower case."""
+    """Join words that are split across lines, and remove the marks. `known`: words of the document in lower case."""
 
     def join(match: re.Match[str]) -> str:
         first, second = match.groups()

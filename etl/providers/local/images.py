@@ -1,4 +1,4 @@
-"""Images: PNG, JPEG, WebP, and TIFF with its pages. Runs only in the reader process."""
+"""PNG, JPEG, WebP, and multi-page TIFF images. Runs only in the reader process."""
 
 from typing import Any, BinaryIO
 
@@ -37,8 +37,8 @@ class ImagePages:
     def __init__(self, file: BinaryIO, kind: DocumentFormat, limits: DocumentLimits) -> None:
         self.limits = limits
         try:
-            # Only the decoder of the detected format is enabled; our names of formats are Pillow's. An open file, not a
-            # path: Pillow would memory-map it, and then ignores the orientation of an uncompressed TIFF.
+            # Only the decoder of the detected format is enabled; DocumentFormat uses Pillow's names. The file is open,
+            # because Pillow would memory-map a path and then ignore the orientation of an uncompressed TIFF.
             self.image = Image.open(file, formats=[kind.name])
         except (UnidentifiedImageError, *DECODE_ERRORS):
             raise FileCorrupt from None
@@ -58,7 +58,7 @@ class ImagePages:
             raise FileCorrupt from None
 
     def draw(self, index: int, _size: ImageSize) -> Any:
-        """Return the pixels of a page for people and models, in BGR."""
+        """Return the pixels of a page as BGR, for previews and language models."""
         return self.render(index)
 
     def check_sizes(self) -> None:
@@ -80,7 +80,7 @@ class ImagePages:
 
 
 def count_frames(image: Image.Image, max_pages: int) -> int:
-    """Count the pages up to a limit, because their list may be cyclic. A damaged page is counted as the last one."""
+    """Count the pages up to a limit, because the list of pages may be cyclic. Stop after a damaged page."""
     count = 1
     try:
         while count <= max_pages:
@@ -96,7 +96,7 @@ def count_frames(image: Image.Image, max_pages: int) -> int:
 
 
 def to_pixels(image: Image.Image) -> Any:
-    """Return the pixels of an image in BGR, upright, and scaled down for OCR."""
+    """Return the pixels of an image as BGR, upright and scaled down for OCR."""
     width, height = image.size
     scale = scale_for_ocr(width, height, width * height)
     if scale < 1:
@@ -107,7 +107,7 @@ def to_pixels(image: Image.Image) -> Any:
     image = to_8_bit(image)
     scale = scale_for_ocr(width, height, width * height)
     if scale < 1:
-        # Scaled before other steps, because each copies the image.
+        # Scaled first, because each of the following steps copies the image.
         size = (max(1, round(width * scale)), max(1, round(height * scale)))
         image = image.resize(size, Image.Resampling.BOX, reducing_gap=2.0)
     upright = on_white(image if transposition is None else image.transpose(transposition))

@@ -1,7 +1,7 @@
 """Layout analysis: from the text boxes of a page to blocks of Markdown in reading order.
 
-A layout model finds regions, and ruling lines and aligned words show tables. No text is omitted or invented. Where
-nothing shows a structure, lines of text are kept.
+A layout model finds regions. Ruling lines and aligned words indicate tables. No text is omitted or invented. Text
+without a recognized structure stays as lines.
 """
 
 from collections.abc import Sequence
@@ -27,21 +27,22 @@ from etl.providers.local.rulings import Rulings
 from etl.providers.local.tables.alignment import aligned_tables
 from etl.providers.local.tables.table import Table, build
 
-# Text that ends before this share of the page's width does not extend to the right margin.
+# Lines that end before this share of the page's width do not reach the right margin.
 NARROW_WIDTH = 0.6
-# Minimum score of a text region. Tables count from the model's minimum.
-MIN_TEXT_SCORE, CERTAIN = 0.5, 0.9  # certain: aligned words in it are not a table
-# Share of a cell or an area that must be in a region.
-MOSTLY = 0.6
-# One-column prose: share of rows that are one text, and their median width as a share of the widest.
+# Minimum score of a text region, and the score from which aligned words in it are not a table. Regions of tables have
+# only the model's own minimum score.
+MIN_TEXT_SCORE, CERTAIN_TEXT_SCORE = 0.5, 0.9
+# Minimum share of a cell or area inside a region.
+MIN_INSIDE = 0.6
+# One-column prose: minimum share of rows with a single cell, and their minimum median width as a share of the widest.
 PLAIN_ROWS, PLAIN_WIDTH = 0.95, 0.6
 MIN_PLAIN_ROWS = 4
 MAX_LINE_GAP = 0.9  # between lines of a text, in type sizes
 
 
 @dataclass(slots=True, kw_only=True)
-class Sheet:
-    """A page without its text. `body`: the type size of body text, if it is known from other pages."""
+class PageGeometry:
+    """The size, regions, and ruling lines of a page. `body`: the type size of body text, or 0 if it is unknown."""
 
     width: float = 0.0
     height: float = 0.0
@@ -52,7 +53,7 @@ class Sheet:
 
 @dataclass(slots=True, kw_only=True)
 class Block:
-    """A part of a page. `kind`: as the API names it; `text`: Markdown; `lines`: the number of its lines on the page."""
+    """A part of a page. `kind`: one of BLOCK_KINDS. `text`: Markdown. `lines`: the number of printed lines."""
 
     kind: str
     text: str
@@ -61,11 +62,11 @@ class Block:
     x1: float
     y1: float
     lines: int = 1
-    left_out: bool = False  # of the running text
+    left_out: bool = False  # omitted from the running text
 
 
-def is_plain(boxes: list[Box]) -> bool:
-    """Return whether a page is prose in one column, whose layout needs no picture."""
+def is_plain_prose(boxes: list[Box]) -> bool:
+    """Return whether a page is prose in one column, so that layout analysis does not need its picture."""
     rows = group_words(boxes)
     if len(rows) < MIN_PLAIN_ROWS:
         return len(rows) == 0
@@ -76,32 +77,32 @@ def is_plain(boxes: list[Box]) -> bool:
     return median(widths) >= PLAIN_WIDTH * max(widths)
 
 
-def analyze(boxes: list[Box], sheet: Sheet) -> list[Block]:
+def analyze(boxes: list[Box], geometry: PageGeometry) -> list[Block]:
     """Return the blocks of a page in reading order."""
     if not is_right_to_left(boxes):
-        return find_blocks(boxes, sheet)
-    width = sheet.width or max(box.x1 for box in boxes)
+        return find_blocks(boxes, geometry)
+    width = geometry.width or max(box.x1 for box in boxes)
     boxes = [replace(box, mirrored=True) for box in boxes]  # the lines of the page have the same boxes
-    rulings = sheet.rulings
-    for areas in (boxes, sheet.regions, rulings.horizontal, rulings.vertical, rulings.edges):
+    rulings = geometry.rulings
+    for areas in (boxes, geometry.regions, rulings.horizontal, rulings.vertical, rulings.edges):
         mirror(areas, width)
-    blocks = find_blocks(boxes, sheet)
+    blocks = find_blocks(boxes, geometry)
     mirror(blocks, width)
     return blocks
 
 
-def find_blocks(boxes: list[Box], sheet: Sheet) -> list[Block]:
+def find_blocks(boxes: list[Box], geometry: PageGeometry) -> list[Block]:
     rows = group_words(boxes)
-    sheet.body = sheet.body or body_size(join_words(cell) for row in rows for cell in row)
-    found, rest = find_tables(rows, sheet)
+    geometry.body = geometry.body or body_size(join_words(cell) for row in rows for cell in row)
+    found, rest = find_tables(rows, geometry)
     units: list[Unit] = [Unit.of([block]) for block in found]
-    units += find_texts(rest, sheet)
+    units += find_texts(rest, geometry)
     return [block for unit in reading_order(units) for block in unit.blocks]
 
 
 @dataclass(slots=True, kw_only=True)
 class Unit:
-    """Blocks that are read together: those of a region."""
+    """Blocks that are read together, such as the blocks of a region."""
 
     blocks: list[Block]
     x0: float
@@ -123,12 +124,12 @@ def bounds(areas: Sequence[Area]) -> tuple[float, float, float, float]:
 
 
 # ---- Tables ---------------------------------------------------------------------------------------------------------
-def find_tables(rows: list[list[Words]], sheet: Sheet) -> tuple[list[Block], list[list[Words]]]:
-    """Return the tables, and the rows of cells that are in none."""
+def find_tables(rows: list[list[Words]], geometry: PageGeometry) -> tuple[list[Block], list[list[Words]]]:
+    """Return the tables, and the rows of cells outside of tables."""
     blocks = []
-    for area in table_areas(rows, sheet):
+    for area in table_areas(rows, geometry):
         inside = [word for row in rows for cell in row for word in cell if is_inside(word, area)]
-        rulings = sheet.rulings.inside(area.x0, area.y0, area.x1, area.y1)
+        rulings = geometry.rulings.inside(area.x0, area.y0, area.x1, area.y1)
         table = build(inside, rulings) if inside else None
         if table is None or is_frame(table):
             continue
@@ -144,28 +145,29 @@ def find_tables(rows: list[list[Words]], sheet: Sheet) -> tuple[list[Block], lis
     return blocks, [row for row in rows if row]
 
 
-def table_areas(rows: list[list[Words]], sheet: Sheet) -> list[Region]:
-    """Return the rectangles that may be tables: from the model, from ruling lines, and from aligned rows."""
+def table_areas(rows: list[list[Words]], geometry: PageGeometry) -> list[Region]:
+    """Return the areas that may be tables, according to the model, ruling lines, and aligned rows."""
     joined = [[join_words(cell) for cell in row] for row in rows]
-    areas = [region for region in sheet.regions if region.kind == "table"]
-    areas += [rectangle(grid) for grid in sheet.rulings.grids()]
-    prose = [region for region in sheet.regions if region.kind == "text" and region.score > CERTAIN]
+    areas = [region for region in geometry.regions if region.kind == "table"]
+    areas += [rectangle(grid) for grid in geometry.rulings.grids()]
+    prose = [region for region in geometry.regions if region.kind == "text" and region.score > CERTAIN_TEXT_SCORE]
     for table in aligned_tables(joined):
         area = rectangle(table.area())
         if table.has_amounts() or not (
-            is_beside_prose(area, areas, prose) or sum(overlap(area, region) for region in prose) >= MOSTLY * area.area
+            is_beside_prose(area, areas, prose)
+            or sum(overlap(area, region) for region in prose) >= MIN_INSIDE * area.area
         ):
             areas.append(area)
     return merge_areas(areas)
 
 
 def is_beside_prose(area: Region, known: list[Region], prose: list[Region]) -> bool:
-    """Return whether aligned rows are a known table together with the column of prose beside it."""
-    inside = [table for table in known if overlap(table, area) > MOSTLY * table.area]
-    texts = [text for text in prose if min(text.x1, area.x1) - max(text.x0, area.x0) > MOSTLY * (text.x1 - text.x0)]
+    """Return whether aligned rows only combine a known table with a column of prose beside it."""
+    inside = [table for table in known if overlap(table, area) > MIN_INSIDE * table.area]
+    texts = [text for text in prose if min(text.x1, area.x1) - max(text.x0, area.x0) > MIN_INSIDE * (text.x1 - text.x0)]
     return any(
         (text.x1 < table.x0 or table.x1 < text.x0)
-        and min(text.y1, table.y1) - max(text.y0, table.y0) > MOSTLY * min(text.y1 - text.y0, table.y1 - table.y0)
+        and min(text.y1, table.y1) - max(text.y0, table.y0) > MIN_INSIDE * min(text.y1 - text.y0, table.y1 - table.y0)
         for text in texts for table in inside
     )  # fmt: skip
 
@@ -175,7 +177,7 @@ def rectangle(area: tuple[float, float, float, float]) -> Region:
 
 
 def merge_areas(areas: list[Region]) -> list[Region]:
-    """Join rectangles of which one is mostly in the other."""
+    """Merge areas that overlap by more than half of the smaller one."""
     merged: list[Region] = []
     for area in areas:
         near = [other for other in merged if overlap(area, other) > 0.5 * min(area.area, other.area)]
@@ -190,15 +192,15 @@ def is_inside(word: Area, area: Area) -> bool:
 
 
 def is_frame(table: Table) -> bool:
-    """Return whether most of the text is in one cell, so that the lines are a frame around text."""
+    """Return whether most of the text is in one cell, so that the ruling lines are only a frame around it."""
     lengths = [len(cell) for row in table.cells for cell in row]
     return max(lengths) > 0.6 * sum(lengths) and max(lengths) > 100  # noqa: PLR2004 - a long cell of a small table
 
 
 # ---- Texts ----------------------------------------------------------------------------------------------------------
-def find_texts(rows: list[list[Words]], sheet: Sheet) -> list[Unit]:
-    """Return the paragraphs of the regions, and of the words in no region."""
-    regions = [region for region in sheet.regions if region.kind != "table" and region.score >= MIN_TEXT_SCORE]
+def find_texts(rows: list[list[Words]], geometry: PageGeometry) -> list[Unit]:
+    """Return the paragraphs inside and outside of regions."""
+    regions = [region for region in geometry.regions if region.kind != "table" and region.score >= MIN_TEXT_SCORE]
     inside: dict[int, Words] = {}
     outside: Words = []
     for row in rows:
@@ -208,13 +210,13 @@ def find_texts(rows: list[list[Words]], sheet: Sheet) -> list[Unit]:
                     outside += part
                 else:
                     inside.setdefault(region, []).extend(part)
-    units = [to_unit(words, sheet, regions[index].kind) for index, words in inside.items()]
-    units += [to_unit(words, sheet, "") for words in clusters(outside)]
+    units = [to_unit(words, geometry, regions[index].kind) for index, words in inside.items()]
+    units += [to_unit(words, geometry, "") for words in cluster_words(outside)]
     return [unit for unit in units if unit.blocks]
 
 
 def join_labels(row: list[Words]) -> list[Words]:
-    """Join labels, which a colon marks, with their values in a row of cells."""
+    """Join labels that end with a colon with their values in a row of cells."""
     joined: list[Words] = []
     for cell in row:
         if joined and (joined[-1][-1].text.endswith(":") or cell[0].text.startswith(":")):
@@ -225,15 +227,15 @@ def join_labels(row: list[Words]) -> list[Words]:
 
 
 def assign(cell: Words, regions: list[Region]) -> list[tuple[Words, int | None]]:
-    """Return the words of a cell with the index of the region that holds most of them, or None.
+    """Return the words of a cell, with the index of the region that contains most of them, or None.
 
-    A cell is split only if it is in several regions, because their columns are close.
+    A cell that touches several regions is split between them, because their columns are close together.
     """
     whole = Region(kind="", score=0.0, **dict(zip(("x0", "y0", "x1", "y1"), bounds(cell), strict=True)))
     shares = [overlap(whole, region) for region in regions]
     touched = [index for index, share in enumerate(shares) if share > 0.1 * whole.area]
     if len(touched) <= 1:
-        index = touched[0] if touched and shares[touched[0]] > MOSTLY * whole.area else None
+        index = touched[0] if touched and shares[touched[0]] > MIN_INSIDE * whole.area else None
         return [(cell, index)]
     parts: list[tuple[Words, int | None]] = []
     for word in cell:
@@ -250,10 +252,10 @@ def distance(word: Area, region: Area) -> float:
     return max(0.0, region.x0 - middle, middle - region.x1)
 
 
-def clusters(words: Words) -> list[Words]:
-    """Return groups of words in no region: lines below each other, with their neighbors in the same row."""
+def cluster_words(words: Words) -> list[Words]:
+    """Group words outside of regions: consecutive lines, with their neighbors in the same row."""
     groups: list[list[tuple[Words, Box]]] = []
-    near: list[list[tuple[Words, Box]]] = []  # the groups that a line may still continue
+    near: list[list[tuple[Words, Box]]] = []  # groups that the next lines may continue
     lines = [(cell, join_words(cell)) for row in group_words(words) for cell in row]
     tops = list(accumulate((line.y0 for _, line in reversed(lines)), min))[::-1]  # of a line and all after it
     reach = MAX_LINE_GAP * max((line.size for _, line in lines), default=0.0)
@@ -279,7 +281,7 @@ def is_below(line: Box, above: Box) -> bool:
 
 
 def join_single_rows(groups: list[list[Words]]) -> list[list[Words]]:
-    """Join groups of one line each that are in the same row, such as a label and its value."""
+    """Join single-line groups in the same row, such as a label and its value."""
     joined: list[list[Words]] = []
     for group in groups:
         last = joined[-1] if joined else None
@@ -294,14 +296,14 @@ def is_beside(cell: Words, other: Words) -> bool:
     return abs(cell[0].middle - other[0].middle) < 0.5 * min(cell[0].size, other[0].size)
 
 
-def to_unit(words: Words, sheet: Sheet, kind: str) -> Unit:
+def to_unit(words: Words, geometry: PageGeometry, kind: str) -> Unit:
     rows = group_words(words)
     lines = [join_words([word for cell in row for word in cell]) for row in rows]
     right = 0.0
-    if not kind and sheet.width and max(line.x1 for line in lines) < NARROW_WIDTH * sheet.width:
-        right = sheet.width  # on a page where all lines are short, their line breaks are intended
+    if not kind and geometry.width and max(line.x1 for line in lines) < NARROW_WIDTH * geometry.width:
+        right = geometry.width  # if all lines are short, their line breaks are intended
     blocks = []
-    for paragraph in paragraphs(lines, body=sheet.body, right=right, is_title=kind == "title"):
+    for paragraph in paragraphs(lines, body=geometry.body, right=right, is_title=kind == "title"):
         x0, y0, x1, y1 = bounds(paragraph.lines)
         own = kind if kind in {"header", "footer", "caption", "figure"} else paragraph.kind
         blocks.append(Block(kind=own, text=paragraph.text, x0=x0, y0=y0, x1=x1, y1=y1, lines=len(paragraph.lines)))

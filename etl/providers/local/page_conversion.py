@@ -1,4 +1,4 @@
-"""The blocks of a page: from its text layer or OCR, through layout analysis."""
+"""Conversion of a page to blocks: text layer or OCR, then layout analysis."""
 
 import traceback
 from collections.abc import Iterator
@@ -8,25 +8,26 @@ from typing import Any
 import numpy as np
 
 from etl.providers.local.boxes import Box, Row, group_rows, mean_confidence
-from etl.providers.local.layout import Block, Sheet, analyze, bounds, is_plain
+from etl.providers.local.layout import Block, PageGeometry, analyze, bounds, is_plain_prose
 from etl.providers.local.layout_model import LayoutModel
 from etl.providers.local.pages import LocalPage, Part
 from etl.providers.local.recognition import Engine, EngineBroken
 from etl.providers.local.rulings import find_rulings
 
-# Points per pixel of images, whose size on paper is unknown.
+# Assumed points per pixel of image files, because their printed size is unknown.
 POINTS_PER_PIXEL = 72 / 150
-# A layout model is of no use for a strip, such as a receipt: a page with at least this ratio of sides.
+# The layout model is not used for strips such as receipts. A strip has at least this ratio of sides.
 MAX_RATIO = 2.2
-# Images of a page with a text layer that OCR reads, and the minimum confidence of their lines.
+# Maximum number of images that OCR reads on a page with a text layer, and the minimum confidence of their lines.
 MAX_IMAGES, MIN_IMAGE_CONFIDENCE = 4, 0.7
 
 
 @dataclass(slots=True, kw_only=True)
 class PageText:
-    """The blocks of a page by text direction, each with the clockwise turn in degrees that makes it upright.
+    """The blocks of a page.
 
-    `method`: as of `Page`; `layout_failed`: class and location of an exception; `width` and `height` in points.
+    `parts`: for each text direction, the clockwise rotation in degrees that makes the text upright, and its blocks.
+    `method`: see `Page`. `layout_failed`: class and location of an exception. `width` and `height`: in points.
     """
 
     parts: list[tuple[int, list[Block]]]
@@ -37,7 +38,7 @@ class PageText:
     hidden: bool = False
     layout_failed: str | None = None
     image_not_read: bool = False
-    lines: list[tuple[int, Row]] = field(default_factory=list)  # each with the turn of its part
+    lines: list[tuple[int, Row]] = field(default_factory=list)  # each with the rotation of its part
     legibility: float = 1.0  # see `Engine.legibility`
     ocr_seconds: float = 0.0
 
@@ -49,19 +50,19 @@ class PageText:
         return "\n\n".join(block.text for block in self.blocks() if block.text and not block.left_out)
 
     def height_of(self, turn: int) -> float:
-        """Return the height of the page after a turn."""
+        """Return the height of the page after a rotation."""
         return self.width if turn % 180 else self.height
 
 
 class PageConverter:
-    """Converts pages to blocks. It has the models, which are loaded for the first page that needs them."""
+    """Converter of pages to blocks. Loads the models for the first page that needs them."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.model = LayoutModel()
 
     def convert(self, page: LocalPage) -> PageText:
-        """Return the blocks of a page from its text layer or, if they are longer, from OCR."""
+        """Return the blocks of a page, from its text layer or from OCR, whichever has more text."""
         layer = self.from_layer(page)
         if not page.needs_ocr:
             return layer
@@ -76,7 +77,7 @@ class PageConverter:
             page.parts[0].boxes += self.read_images(page)
         total = sum(len(part.boxes) for part in page.parts)
         for part in page.parts:
-            needs_picture = len(part.boxes) > total / 2 and not page.needs_ocr and not is_plain(part.boxes)
+            needs_picture = len(part.boxes) > total / 2 and not page.needs_ocr and not is_plain_prose(part.boxes)
             picture = page.picture() if page.picture and needs_picture else None
             if picture is not None and part.turn:
                 picture = np.ascontiguousarray(np.rot90(picture, -part.turn // 90))
@@ -114,11 +115,11 @@ class PageConverter:
         return result
 
     def add(self, result: PageText, part: Part, picture: Any, body: float) -> None:
-        """Add the blocks of a part. If its layout cannot be analyzed, add its lines, and where that failed."""
+        """Add the blocks of a part. If layout analysis fails, add its lines, and record the location of the failure."""
         result.lines += [(part.turn, row) for row in group_rows(part.boxes)]
         width, height = (result.height, result.width) if part.turn % 180 else (result.width, result.height)
         try:
-            blocks = analyze(part.boxes, self.sheet(picture, width, height, body)) if part.boxes else []
+            blocks = analyze(part.boxes, self.geometry(picture, width, height, body)) if part.boxes else []
         except (MemoryError, EngineBroken):
             raise
         except Exception as error:  # noqa: BLE001 - the text is not lost to an error in its layout; the worker logs it
@@ -126,17 +127,17 @@ class PageConverter:
             blocks = [plain_block(part.boxes)]
         result.parts.append((part.turn, blocks))
 
-    def sheet(self, picture: Any, width: float, height: float, body: float) -> Sheet:
-        sheet = Sheet(width=width, height=height, body=body)
+    def geometry(self, picture: Any, width: float, height: float, body: float) -> PageGeometry:
+        geometry = PageGeometry(width=width, height=height, body=body)
         if picture is not None and max(width, height) < MAX_RATIO * min(width, height):
             scale = picture.shape[1] / width
-            sheet.regions = self.model.find(picture, scale)
-            sheet.rulings = find_rulings(picture, scale)
-        return sheet
+            geometry.regions = self.model.find(picture, scale)
+            geometry.rulings = find_rulings(picture, scale)
+        return geometry
 
 
 def scale_boxes(boxes: list[Box], scale: float, left: float = 0.0, top: float = 0.0) -> None:
-    """Convert pixels to points. `left` and `top`: the place of the image on the page, in points."""
+    """Convert pixels to points. `left` and `top`: the position of the image on the page, in points."""
     for box in boxes:
         box.x0, box.x1 = left + box.x0 * scale, left + box.x1 * scale
         box.y0, box.y1 = top + box.y0 * scale, top + box.y1 * scale

@@ -1,4 +1,4 @@
-"""Images of pages, for people and for models. Runs only in the reader process."""
+"""Images of pages, for previews and language models. Runs only in the reader process."""
 
 from dataclasses import dataclass
 from io import BytesIO
@@ -7,15 +7,15 @@ from typing import Any
 
 from PIL import Image
 
-# Quality and effort of WebP: text stays sharp, and encoding a page takes about 30 ms.
+# Quality and effort of WebP encoding. Text stays sharp, and encoding a page takes about 30 ms.
 QUALITY, EFFORT = 80, 1
 JPEG_QUALITY = 88  # for models: all model servers accept JPEG
-MAX_PIXELS, MAX_SIDE = 16_000_000, 16_383  # of an image; the format's longest side
+MAX_PIXELS, MAX_SIDE = 16_000_000, 16_383  # MAX_SIDE: the limit of WebP
 
 
 @dataclass(frozen=True, slots=True)
 class ImageSize:
-    """The maximum size of an image. `width`: its exact width, unless the page is very high."""
+    """The maximum size of an image. `width`: its exact width, unless a very tall page exceeds the other limits."""
 
     width: int | None = None
     pixels: int = MAX_PIXELS
@@ -28,7 +28,7 @@ class ImageSize:
 
 
 def encode(pixels: Any, size: ImageSize, *, jpeg: bool) -> bytes:
-    """Return a WebP or JPEG, not larger than `size`. `pixels`: rows of BGR."""
+    """Encode pixels as WebP or JPEG, scaled down to `size`. `pixels`: rows of BGR pixels."""
     image = Image.fromarray(pixels[:, :, ::-1])
     if (scale := size.scale(image.size)) < 1:
         reduced = (max(1, int(image.width * scale)), max(1, int(image.height * scale)))

@@ -1,4 +1,4 @@
-"""The boxes of a page in the coordinates of the API: points from the top left of the upright page."""
+"""JSON description of pages, in the coordinates of the API: points from the top left of the upright page."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def rounded(box: tuple[float, float, float, float]) -> tuple[float, float, float
 
 
 def upright(block: Block | Box, turn: int, width: float, height: float) -> tuple[float, float, float, float]:
-    """Return the bounding box of a block or word on its page. `turn`: its clockwise turn in degrees."""
+    """Return the bounding box of a block or word on its page. `turn`: the clockwise rotation of its part in degrees."""
     match turn:
         case 90:
             return block.y0, height - block.x1, block.y1, height - block.x0

@@ -1,4 +1,4 @@
-"""Limits and pages, which the readers of PDFs and images share."""
+"""Limits and page types that the readers of PDFs and images share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,13 +9,13 @@ from etl.providers.local.boxes import Box
 
 # Maximum size of a page for OCR, in pixels. Larger images need time and memory without better results.
 MAX_LONG_SIDE, MAX_SHORT_SIDE = 1600, 1132
-# A strip, such as a receipt, has at least this ratio of sides. It may be longer, because it is recognized in pieces.
+# A strip, such as a receipt, has more than this ratio of sides. It may be longer, because it is recognized in parts.
 STRIP_RATIO, MAX_STRIP_LENGTH = 2.2, 12_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentLimits:
-    """Maximum `pages` of a document, `pixels` of an image or page, and `text`: bytes of its text."""
+    """The maximum pages of a document, pixels of an image or page, and bytes of a document's text."""
 
     pages: int
     pixels: int
@@ -32,10 +32,14 @@ class Part:
 
 @dataclass(slots=True, kw_only=True)
 class LocalPage:
-    """A page before OCR. `render` returns its pixels as an array of rows of BGR; `picture` the same, for its layout.
+    """A page before OCR.
 
-    `parts`: the words of the text layer by text direction. `needs_ocr`: whether the text layer is missing or unusable;
-    `hidden`: whether it contains invisible words; `body`: the type size of body text; `width` and `height` in points.
+    - `render` returns an array of rows of BGR pixels for OCR. `picture` returns one for layout analysis.
+    - `parts`: the words of the text layer by text direction.
+    - `needs_ocr`: whether the text layer is missing or unusable.
+    - `hidden`: whether the text layer contains invisible words.
+    - `body`: the type size of body text, or 0 if it is unknown.
+    - `width` and `height`: in points, or 0 if they are unknown.
     """
 
     render: Callable[[], Any]

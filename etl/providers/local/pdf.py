@@ -1,4 +1,4 @@
-"""PDF: the words of text layers, and images of pages that need OCR. Uses PDFium. Runs only in the reader process."""
+"""PDF reader: words of text layers, and pixels of pages that need OCR. Uses PDFium. Runs only in the reader process."""
 
 import re
 from collections import Counter
@@ -17,13 +17,14 @@ from etl.providers.local.words import Rectangle, TextLayer, to_page
 
 # Resolutions at which pages are rendered for OCR and for layout analysis, unless they are too large.
 DPI, LAYOUT_DPI = 150, 100
-# A page with fewer letters, and an image that covers more of it, is a scan. The letters are a stamp or page number.
+# A page with fewer letters, and with an image that covers more than this share, is a scan. Its letters are usually a
+# stamp or page number.
 MIN_LETTERS, MAX_IMAGE_COVER = 100, 0.5
-# An image that covers so much of the page, with fewer words of the text layer on it, may show text that is not read.
+# An image that covers at least this share of the page, with fewer words of the text layer on it, may contain text.
 MIN_IMAGE_COVER, MIN_IMAGE_WORDS = 0.1, 5
 # Maximum share of unreadable characters in a usable text layer.
 MAX_GARBLED = 0.15
-# The end-of-file marker, and the number of last bytes to search for it.
+# The end-of-file marker, and the number of bytes at the end of the file that are searched for it.
 EOF_MARKER, TAIL = b"%%EOF", 2048
 # The catalog's name, the start of an object, the maximum bytes between them, and the maximum occurrences to try.
 CATALOG, OBJECT, MAX_DISTANCE, MAX_TRIES = b"/Catalog", re.compile(rb"(\d{1,9}) \d{1,5} obj\b"), 2048, 50
@@ -31,7 +32,7 @@ ENCRYPTED = re.compile(rb"/Encrypt\b|/Filter\s{0,9}/Standard\b")
 
 
 class Pdf:
-    """A PDF. Its pages must be read in order, because the size of body text is determined from the pages so far."""
+    """A PDF. Read its pages in order, because the size of body text is determined from the pages read so far."""
 
     def __init__(self, file: BinaryIO, limits: DocumentLimits) -> None:
         self.limits = limits
@@ -40,7 +41,7 @@ class Pdf:
         if self.is_truncated and not has_xref_table(content):
             raise FileCorrupt
         self.document = open_truncated(content) if self.is_truncated else open_pdf(content)
-        # Characters by type size, in half points, of the pages that were read.
+        # Number of characters by type size, in half points, on the pages read so far.
         self.sizes: Counter[int] = Counter()
 
     def __len__(self) -> int:
@@ -74,7 +75,7 @@ class Pdf:
         return list(form_entries(page, form and form.raw, lambda area: to_page(area, page_box, rotation)))
 
     def draw(self, index: int, size: ImageSize) -> Any:
-        """Return the pixels of a page for people and models, in BGR."""
+        """Return the pixels of a page as BGR, for previews and language models."""
         page = self.document[index]
         self.check_images(page)
         return page.render(scale=size.scale(page.get_size()), maybe_alpha=False).to_numpy()
@@ -93,7 +94,7 @@ class Pdf:
                 raise TooManyPixels
 
     def check_sizes(self) -> None:
-        """Do nothing. Pages have no size in pixels, and `render` limits their resolution."""
+        """Do nothing: pages have no size in pixels, and `render` limits their resolution."""
 
     def close(self) -> None:
         self.document.close()
@@ -115,17 +116,20 @@ def open_pdf(content: bytes) -> pypdfium2.PdfDocument:
 
 
 def reset_last_error() -> None:
-    """Reset PDFium's last error, by opening an empty file.
+    """Reset PDFium's last error by opening an empty file.
 
-    PDFium sets no error for some damaged files. The error of the previous file, such as a missing password, would then
-    be reported for this one.
+    PDFium sets no error for some damaged files. Without a reset, the error of the previous file would be reported
+    instead, such as a missing password.
     """
     pdfium.FPDF_LoadMemDocument64(b"", 0, None)
 
 
 # ---- Truncated files ------------------------------------------------------------------------------------------------
 def has_xref_table(content: bytes) -> bool:
-    """Return whether a truncated file reaches its cross-reference table or stream. All objects are before that."""
+    """Return whether a truncated file includes the start of its cross-reference table or stream.
+
+    All objects are before it, so no page is missing.
+    """
     end = content.rfind(b"endobj") + len(b"endobj")
     last = content.rfind(b" obj")  # may be the cross-reference stream, complete or truncated
     return content[end : end + TAIL].lstrip().startswith(b"xref") or b"/XRef" in content[last : last + TAIL]
@@ -145,14 +149,14 @@ def open_truncated(content: bytes) -> pypdfium2.PdfDocument:
 
 
 def with_trailer(content: bytes, root: bytes) -> bytes:
-    """Return the file with a new trailer, from which PDFium can rebuild the cross-reference table."""
+    """Append a trailer, from which PDFium can rebuild the cross-reference table."""
     return content + b"\ntrailer\n<< /Root %s 0 R >>\n%%%%EOF\n" % root
 
 
 def find_catalog(content: bytes) -> bytes | None:
     """Return the object number of the last catalog, or None.
 
-    Searches backwards for the name. A regular expression for a whole object takes minutes on a malicious file.
+    Searches backwards for the name, because a regular expression for a whole object takes minutes on a malicious file.
     """
     end = len(content)
     for _ in range(MAX_TRIES):
@@ -187,7 +191,7 @@ def is_scan(page: Any, letters: int) -> bool:
 
 
 def unread_images(page: Any, parts: list[Part]) -> Iterator[Rectangle]:
-    """Yield the rectangles of large images without words of the text layer on them, from the top left of the page."""
+    """Yield the rectangles of large images that may contain text, measured from the top left of the page."""
     page_box, rotation = page.get_bbox(), page.get_rotation()
     words = [word for part in parts if not part.turn for word in part.boxes]
     for image in find_images(page):

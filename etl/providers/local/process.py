@@ -1,7 +1,7 @@
-"""The worker's side of the reader process: starts it, sends requests, enforces limits, and kills it.
+"""Control of the reader process by the worker: start, requests, limits, and kill.
 
-Each worker process has at most one. It forks a process for each document, which takes milliseconds, because it has
-imported the libraries. It must not be used concurrently.
+Each worker process has at most one reader process. The reader process has already imported the libraries and forks a
+child process for each document, which takes milliseconds. It must not be used concurrently.
 """
 
 import json
@@ -30,19 +30,19 @@ from etl.providers.local import process_tree
 log = structlog.get_logger(__name__)
 
 ROOT = Path(__file__).resolve().parents[3]
-# Environment variables that are passed on. No credentials, because the process parses untrusted files.
+# Environment variables that the reader process inherits. No credentials, because it parses untrusted files.
 INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR")
-# HOME prevents files in the user's home directory, where onnxruntime stores an ID for its telemetry. Telemetry and
-# OpenBLAS start threads at import, which a fork would not have.
+# HOME keeps onnxruntime from storing a telemetry ID in the user's home directory. The other variables keep telemetry
+# and OpenBLAS from starting threads at import, because threads do not survive a fork.
 FIXED_VARIABLES = {"HOME": "/nonexistent", "ORT_DISABLE_TELEMETRY": "1", "OPENBLAS_NUM_THREADS": "1"}
-# Resident memory in bytes and number of threads, above which the processes are killed.
+# Maximum resident memory in bytes and maximum number of threads. Above a limit, the processes are killed.
 MAX_MEMORY, MAX_THREADS = 1024**3, 64
 TOO_MUCH_MEMORY = f"Reading the file takes more than {MAX_MEMORY:,} bytes of memory, which is the limit."
 POLL_INTERVAL = 0.2  # seconds between checks of the deadline, the lease, and memory
 MAX_LINE = 256 * 1024**2  # bytes of a message, far above the largest page
 BLOCK_SIZE = 1 << 18
 
-# The last line on stderr if Python cannot start: `ModuleNotFoundError: No module named 'etl'`.
+# The last line on stderr if Python cannot start, such as `ModuleNotFoundError: No module named 'etl'`.
 STARTUP_ERROR = re.compile(r"^([A-Za-z_.]{1,80})(?::.*?\bmodule named '?([\w.]{1,80})'?)?")
 
 Message = dict[str, Any]
@@ -53,15 +53,15 @@ class ReaderCrashed(OcrFailed):
 
 
 class ReaderProcess:
-    """A running reader process. `owner`: the process ID of the worker that started it; only that one may use it."""
+    """A running reader process. `owner`: the process ID of the worker that started it. Only that worker may use it."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
         inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-        # PR_SET_PDEATHSIG fires when the parent *thread* exits, so it is used only from the main thread.
+        # PR_SET_PDEATHSIG fires when the parent *thread* exits, so it is only used in the main thread.
         parent = self.owner if threading.current_thread() is threading.main_thread() else 0
-        self.ready = False  # started; from then on, a crash is caused by a document
-        self.can_fork = True  # whether a document's process can start others
+        self.ready = False  # has started: from then on, only a document can cause a crash
+        self.can_fork = True  # whether a document's process can start other processes
         self.child: int | None = None  # the process of the current document
         self.exit_code, self.peak = 0, 0  # of the last document's process; resident bytes
         self.received = b""
@@ -83,7 +83,7 @@ class ReaderProcess:
         return self.owner == os.getpid() and self.popen.poll() is None
 
     def read(self, request: Message, context: StageContext) -> Generator[Message]:
-        """Yield the messages about a document. Kills all processes on any exception, also one at the `yield`."""
+        """Yield the messages about a document. Kill all processes on any exception, including one at the `yield`."""
         finished = False
         try:
             self.wait_until_ready(context)
@@ -98,7 +98,7 @@ class ReaderProcess:
                     if last:
                         return
             self.wait_for_exit(context)
-            raise self.crash()
+            raise self.crash_error()
         finally:
             if not finished:
                 self.kill()
@@ -135,7 +135,7 @@ class ReaderProcess:
             raise ReaderCrashed from None
 
     def receive(self, context: StageContext) -> Message:
-        """Return the next message of the reader process itself, which is trusted."""
+        """Return the next message of the reader process. It is trusted, unlike those of a document's process."""
         while b"\n" not in self.received:
             block = b""
             with suppress(ConnectionResetError):
@@ -161,7 +161,7 @@ class ReaderProcess:
                 raise ReaderCrashed
 
     def read_block(self, source: int, context: StageContext) -> bytes:
-        """Wait for data, and return it, or nothing at the end. Raises an exception at a limit."""
+        """Wait for data and return it, or b"" at the end of the stream. Raises an error if a limit is exceeded."""
         while True:
             readable, _, _ = select.select([source], [], [], min(POLL_INTERVAL, context.remaining()))
             context.check()
@@ -179,7 +179,7 @@ class ReaderProcess:
 
     # ---- Limits -----------------------------------------------------------------------------------------------------
     def processes(self) -> list[int]:
-        """Return the process of the current document, and its descendants where the system does not prevent them."""
+        """Return the IDs of the current document's process and, if the system cannot prevent them, its descendants."""
         if self.ready and self.can_fork:
             return process_tree.descendants(self.pid)
         return [self.child] if self.child else []
@@ -194,19 +194,19 @@ class ReaderProcess:
             raise ReaderCrashed
 
     # ---- Exits ------------------------------------------------------------------------------------------------------
-    def crash(self) -> EtlError:
-        """Return the error for a document's process that exited without a result."""
+    def crash_error(self) -> EtlError:
+        """Return the error for a document whose process exited without a result."""
         log.warning("reader_died", code=self.exit_code, memory=self.peak)
         if self.exit_code == -signal.SIGXCPU:
             return TooMuchProcessing()
-        # Libraries abort, or access a null pointer, if an allocation fails.
+        # Libraries abort or access a null pointer if an allocation fails.
         if self.peak > MAX_MEMORY / 2 and self.exit_code in {-signal.SIGABRT, -signal.SIGSEGV}:
             return FileTooLarge(TOO_MUCH_MEMORY)
         return ReaderCrashed()
 
     def exit_error(self) -> EtlError:
-        """Return the error for a reader process that exited on its own."""
-        process_tree.kill(self.pid)  # processes that it left; before `wait`, while its ID cannot be reused
+        """Return the error for a reader process that exited unexpectedly."""
+        process_tree.kill(self.pid)  # remaining processes; before `wait`, because afterwards the ID may be reused
         code = self.popen.wait()
         if not self.ready:
             return engine_missing(self.startup_error(), code=code)
@@ -232,13 +232,13 @@ class ReaderProcess:
 
 
 def engine_missing(reason: str, **details: object) -> EngineMissing:
-    """Log why the reader process did not start, and return the error. The reason is untrusted."""
+    """Log why the reader process did not start, and return the error. `reason` is untrusted."""
     log.error("reader_not_started", reason=re.sub(r"[^\w.()+ -]", "", reason)[:200].strip(), **details)
     return EngineMissing()
 
 
 def parse(line: bytes | bytearray) -> Message:
-    # The process has parsed an untrusted file, so its messages are untrusted too.
+    # The process parses untrusted files, so its messages are untrusted too.
     try:
         message = json.loads(line)
     except ValueError:

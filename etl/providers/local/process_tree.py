@@ -1,4 +1,4 @@
-"""The descendants of a process, from /proc: find, measure, and kill them. Without /proc, there are none."""
+"""Find, measure, and kill the descendants of a process, using /proc. Without /proc, no descendants are found."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def usage(pid: int) -> Usage | None:
 
 
 def descendants(root: int) -> list[int]:
-    """Return the process IDs of all descendants. It reads an entry for each process of the machine."""
+    """Return the process IDs of all descendants. Reads the /proc entry of every process on the machine."""
     children: dict[int, list[int]] = {}
     with suppress(OSError):
         for entry in Path("/proc").iterdir():
@@ -38,7 +38,7 @@ def descendants(root: int) -> list[int]:
 
 
 def kill(leader: int) -> None:
-    """Kill the processes of a process group, and the leader's descendants outside of it."""
+    """Kill a process group, and descendants of its leader outside of the group."""
     members = descendants(leader)
     with suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)

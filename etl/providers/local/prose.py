@@ -7,14 +7,14 @@ from itertools import pairwise
 
 from etl.providers.local.boxes import Box, body_size, is_wide, join_lines
 
-# Minimum type size of headings, as a multiple of the size of body text, with the Markdown prefix of their level.
+# Minimum type size of headings, as a multiple of the size of body text, and the Markdown prefix of their level.
 HEADINGS = ((1.5, "#"), (1.2, "##"))
 MAX_HEADING_LENGTH, MAX_HEADING_LINES = 200, 3  # length in characters
 # Range of the ratio of type sizes between consecutive lines of a paragraph.
 SIZE_RATIO = (0.83, 1.2)
 BULLET = re.compile(r"[•‣◦▪●∙·]\s*(?=\S)")
 LIST_ITEM = re.compile(r"(?:[-–*]|\d{1,3}[.)]|[a-zA-Z][.)])\s|[•‣◦▪●∙·]")
-# If the longest line of a paragraph fills this share of the column, its lines are taken to wrap at that line's end.
+# If the longest line of a paragraph fills this share of the column, its end is the right margin of the paragraph.
 FULL_WIDTH = 0.85
 
 
@@ -30,7 +30,7 @@ class Metrics:
 
 @dataclass(slots=True, kw_only=True)
 class Paragraph:
-    """A paragraph, a heading, or an item of a list, with its lines. `kind`: `text`, `title` or `list`."""
+    """A paragraph, heading, or list item, with its lines. `kind`: `text`, `title`, or `list`."""
 
     kind: str
     text: str
@@ -40,7 +40,7 @@ class Paragraph:
 def measure(lines: list[Box], body: float, right: float) -> Metrics:
     size = body_size(lines)
     steps = sorted(below.middle - above.middle for above, below in pairwise(lines))
-    # A low percentile, not the median: most steps may be between paragraphs.
+    # A low percentile instead of the median, because most steps may be between paragraphs.
     plausible = [step for step in steps if 0.9 * size < step < 3 * size]
     return Metrics(
         left=min(line.x0 for line in lines),
@@ -51,9 +51,9 @@ def measure(lines: list[Box], body: float, right: float) -> Metrics:
 
 
 def paragraphs(lines: list[Box], *, body: float, right: float = 0.0, is_title: bool = False) -> Iterator[Paragraph]:
-    """Yield the paragraphs of lines from top to bottom.
+    """Yield the paragraphs of a column, from its lines in order from top to bottom.
 
-    `right`: the right edge of the column, if it is beyond its text; `is_title`: whether they are known to be headings.
+    `right`: the right edge of the column, if it is beyond the text. `is_title`: whether the lines are known headings.
     """
     if not lines:
         return
@@ -112,7 +112,7 @@ def heading_prefix(lines: list[Box], body: float, *, is_title: bool) -> str:
 
 
 def is_full(before: Box, line: Box, right: float) -> bool:
-    """Return whether a line wrapped because the next word did not fit. Otherwise, its line break is intended."""
+    """Return whether the line `before` wrapped because the next word did not fit. Otherwise, its break is intended."""
     word = line.text.split(" ", 1)[0]
     letters = 2 if is_wide(word[0]) else len(word) + 1  # wide scripts can break after any character
     return before.x1 + line.width * letters / len(line.text) > right

@@ -1,4 +1,4 @@
-"""LocalProvider: reads documents on the worker's machine, without a server, in a sandboxed process (ADR 13)."""
+"""OCR provider that reads documents on the worker's machine, in a sandboxed process and without a server (ADR 13)."""
 
 import re
 import threading
@@ -21,15 +21,15 @@ from etl.core.formats import IMAGES, OFFICE_FORMATS, DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import (
     BLOCK_KINDS,
-    UNSURE,
+    LOW_CONFIDENCE,
     Cell,
     Document,
     EInvoice,
     Lines,
-    MarkdownOfPages,
     OCRProvider,
     OCRResult,
-    unmarked,
+    PagedMarkdown,
+    escape_markers,
 )
 from etl.providers.local import plain
 from etl.providers.local.einvoices import rendering
@@ -40,7 +40,7 @@ from etl.providers.local.process import Message, ReaderCrashed, ReaderProcess
 log = structlog.get_logger(__name__)
 
 PLAIN_FORMATS = frozenset({DocumentFormat.TEXT, DocumentFormat.MARKDOWN, DocumentFormat.XML})
-# Formats that may carry an e-invoice.
+# Formats that may contain an e-invoice.
 EINVOICE_FORMATS = frozenset({DocumentFormat.PDF, DocumentFormat.XML})
 # Increased when the output changes although the versions of the libraries do not.
 VERSION = "5"
@@ -55,23 +55,25 @@ LIBRARIES = (
     "factur-x",
     "charset-normalizer",
 )
-# Below this confidence of all lines, also of omitted ones, the script is most likely unknown. Blurred text has 0.6.
+# Below this mean confidence of all lines, including omitted ones, the script is probably unsupported. Blurred text has
+# about 0.6.
 UNKNOWN_SCRIPT = 0.45
 LOCK_POLL_INTERVAL = 0.2  # seconds between checks of the deadline and the lease
-# Seconds of processor time for a document that is not printed, such as a spreadsheet; 2,000,000 cells take a third.
-# Parsers of mails and HTML have input that takes them hours. More time would not help, so there is no further attempt.
+# Seconds of processor time for an Office document. 2,000,000 cells take a third of it. Malicious email and HTML can
+# keep parsers busy for hours. More time would not help, so the document is not retried.
 MAX_OFFICE_SECONDS = 120
-MAX_EINVOICE_SECONDS = 10  # of processor time for an e-invoice; the largest take one
-MAX_COPIES = 4  # of the text in messages: in Markdown, in boxes, in lines, and in running heads
-# Warnings about pages of documents that are not printed, by code.
+MAX_EINVOICE_SECONDS = 10  # of processor time; the largest e-invoices take 1 second
+HIDDEN_TEXT = "The page has text that is not visible."
+MAX_COPIES = 4  # of the text in messages: Markdown, blocks, lines, and running heads
+# Details of warnings about pages of Office documents, by code.
 OFFICE_WARNINGS = {
-    "hidden_text": "The page has text that people do not see.",
-    "image_not_read": "The page has a large picture, whose text was not read.",
-    "attachment_not_read": "The message has attachments, which were not read.",
+    "hidden_text": HIDDEN_TEXT,
+    "image_not_read": "The page has a large picture. Text in it was not read.",
+    "attachment_not_read": "The message has attachments. They were not read.",
 }
-# Cells of a sheet: B4, C7, …
+# A list of cells of a sheet, such as `B4, C7, …`.
 CELLS = re.compile(r"[A-Z0-9, …-]{1,500}")
-# The class and location of an exception. Other reasons are not logged.
+# The class and location of an exception. Other reasons are untrusted and not logged.
 REASON = re.compile(r"\w{1,80}( at [\w.<>-]{1,80}:\d{1,6})?", re.ASCII)
 # The errors that the reader process may report, by class name.
 READER_ERRORS = {
@@ -84,9 +86,9 @@ READER_ERRORS = {
 
 
 class LocalProvider(OCRProvider):
-    """OCR provider for PDFs, with their text layer if possible, images, Office documents, web pages, and text files.
+    """OCR provider for PDFs, images, Office documents, web pages, text files, and e-invoices.
 
-    It reads e-invoices too. XML that is none is text.
+    It uses the text layer of a PDF if possible. XML that is not an e-invoice is read as text.
     """
 
     name = "local"
@@ -124,10 +126,10 @@ class LocalProvider(OCRProvider):
         )
 
     def find_einvoice(self, document: Document, *, context: StageContext) -> EInvoice | None:
-        """Return the e-invoice that a document carries, or None.
+        """Return the e-invoice in a document, or None.
 
-        One that cannot be read is a warning, and never an error: the page is read. Raises OcrFailed and its subclasses
-        if no process could be started, and the errors of `context.check()`.
+        An e-invoice that cannot be read causes a warning, never an error, because the pages can still be read. Raises
+        OcrFailed and its subclasses if no process could be started, and the errors of `context.check()`.
         """
         if document.kind not in EINVOICE_FORMATS:
             return None
@@ -137,7 +139,7 @@ class LocalProvider(OCRProvider):
                 return einvoice_of(message["einvoice"]) if message["einvoice"] else None
             reason = REASONS[message["unreadable"]]
         except (errors.FileCorrupt, errors.FileEncrypted):
-            return None  # the error of the document, which reading it reports
+            return None  # `convert` reports the error of the document
         except (BadDocument, ReaderCrashed, KeyError, TypeError, ValueError, AttributeError):
             reason = REASONS["crashed"]
         context.warn("einvoice_unreadable", f"The e-invoice was not read. {reason}")
@@ -168,9 +170,10 @@ class LocalProvider(OCRProvider):
         jpeg: bool = False,
         context: StageContext,
     ) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the number and the image of each page of a PDF or image; None for a page that cannot be drawn.
+        """Yield the number and the image of each page of a PDF or image, or None for a page that cannot be drawn.
 
-        An image is a WebP or JPEG, of this width or at most this many pixels. Raises the errors of `convert`.
+        Images are WebP or JPEG, and have the given width or at most the given number of pixels. Raises the errors of
+        `convert`.
         """
         draw = {"first": first, "last": last, "width": width, "pixels": pixels, "jpeg": jpeg}
         with closing(self.read(document, context, draw=draw)) as messages:
@@ -178,11 +181,11 @@ class LocalProvider(OCRProvider):
                 if "error" in message:
                     raise reader_error(message)
                 if "drawn" in message:
-                    yield drawn_page(message)
+                    yield parse_drawn_page(message)
 
     def collect(self, messages: Generator[Message], context: StageContext) -> "ResultBuilder":
         result = ResultBuilder(context)
-        # The generator holds the lock. Without `closing`, the traceback of an error would keep it open.
+        # The generator holds the lock. Without `closing`, the traceback of an error would keep the generator alive.
         with closing(messages):
             for message in messages:
                 result.add(message)
@@ -198,12 +201,12 @@ class LocalProvider(OCRProvider):
             self.lock.release()
 
     def running_process(self) -> ReaderProcess:
-        """Return the reader process. Starts a new one if it has exited, or was started before a fork."""
+        """Return the reader process. Start a new one if it has exited, or was started before a fork."""
         if self.process is None or not self.process.is_usable():
             self.close()
             try:
                 self.process = ReaderProcess()
-            except OSError:  # out of memory, or of process IDs
+            except OSError:  # out of memory or process IDs
                 raise OcrFailed from None
         return self.process
 
@@ -245,9 +248,9 @@ def max_text() -> int:
 
 
 def plain_messages(document: Document) -> Generator[Message]:
-    """Yield messages about a text file or e-invoice, as the reader process does for other documents."""
+    """Yield messages about a text file or XML e-invoice, in the format of the reader process."""
     if document.kind == DocumentFormat.XML and document.einvoice:
-        texts = [rendering.rendered(document.einvoice.data)]
+        texts = [rendering.render(document.einvoice.data)]
     else:
         texts = plain.read_pages(document.path, max_pages=settings.SLUICE.etl_max_pages)
     yield {"pages": len(texts)}
@@ -258,11 +261,11 @@ def plain_messages(document: Document) -> Generator[Message]:
 
 # ---- The result -----------------------------------------------------------------------------------------------------
 class ResultBuilder:
-    """The Markdown and the pages of a document, built from messages. Adds warnings to the context."""
+    """Builder of the Markdown and the pages of a document from messages. Adds warnings to the context."""
 
     def __init__(self, context: StageContext) -> None:
         self.context = context
-        self.text = MarkdownOfPages()
+        self.text = PagedMarkdown()
         self.has_text = False
         self.total = 0
         self.size = 0  # characters
@@ -284,7 +287,7 @@ class ResultBuilder:
             elif "page" in message:
                 self.add_page(message)
             elif message.get("truncated"):
-                self.context.warn("truncated", "The end of the file is missing; every page could be read.")
+                self.context.warn("truncated", "The end of the file is missing. All pages could be read.")
         except (KeyError, TypeError, ValueError):
             raise ReaderCrashed from None
 
@@ -293,32 +296,35 @@ class ResultBuilder:
         confidence = message.get("confidence")
         self.append(number, str(message["text"]), str(message["method"]), confidence and float(confidence))
         self.ocr_seconds += float(message.get("ocr_seconds", 0))
-        self.add_places(number, message)
+        self.add_positions(number, message)
         if message.get("hidden"):
-            self.context.warn("hidden_text", "The page has text that people do not see.", page=number)
+            self.context.warn("hidden_text", HIDDEN_TEXT, page=number)
         for code in message.get("warnings", ()):
             self.context.warn(code, OFFICE_WARNINGS[code], page=number)
         if cells := message.get("formulas"):
-            detail = f"The file has no values of these formulas: {checked_cells(cells)}."
+            detail = f"The file has no stored values for these formulas: {checked_cells(cells)}."
             self.context.warn("formula_without_value", detail, page=number)
-        if confidence is not None and confidence < UNSURE:
-            self.context.warn("low_confidence", "Recognition is unsure about the text of the page.", page=number)
+        if confidence is not None and confidence < LOW_CONFIDENCE:
+            self.context.warn("low_confidence", "The recognized text of the page may have errors.", page=number)
         legibility = float(message.get("legibility", 1))
         if legibility < UNKNOWN_SCRIPT:
-            detail = f"The script may be unknown to the engine: the confidence of all lines is {legibility:.2f}."
+            detail = f"The OCR engine may not support the script: the mean confidence of all lines is {legibility:.2f}."
             self.context.warn("unsupported_script", detail, page=number)
         if message.get("image_not_read"):
             self.context.warn(
-                "image_not_read", "Text in some of the images of the page, if any, is not read.", page=number
+                "image_not_read", "Some images on the page were not read. They may contain text.", page=number
             )
         if reason := message.get("layout_failed"):
             self.log_exception("layout_failed", reason, page=number)
             self.context.warn(
-                "layout_failed", "The page is given as lines without structure.", page=number, reason=class_name(reason)
+                "layout_failed",
+                "The layout of the page could not be analyzed. Its text is returned as lines without structure.",
+                page=number,
+                reason=class_name(reason),
             )
 
-    def add_places(self, number: int, message: Message) -> None:
-        """Add the blocks and lines of a page, with their places."""
+    def add_positions(self, number: int, message: Message) -> None:
+        """Add the blocks and lines of a page, with their positions."""
         if layout := message.get("layout"):
             self.layout.append(checked_layout(layout, number))
             self.count(sum(len(block["text"]) for block in self.layout[-1]["blocks"]))
@@ -331,7 +337,7 @@ class ResultBuilder:
         self.append(number, "", "none", None)
 
     def append(self, number: int, text: str, method: str, confidence: float | None) -> None:
-        text = unmarked(remove_control_characters(text)).strip("\n")
+        text = escape_markers(remove_control_characters(text)).strip("\n")
         self.count(len(text))
         if len(self.text.pages) >= self.total:
             raise ReaderCrashed
@@ -340,7 +346,7 @@ class ResultBuilder:
         self.context.progress(number, self.total)
 
     def count(self, size: int) -> None:
-        """Count characters. The reader process has the same limit, but it may be compromised, or have an error."""
+        """Count characters, up to the limit of the reader process, which may be compromised or have a bug."""
         self.size += size
         if self.size > MAX_COPIES * max_text():
             raise ReaderCrashed
@@ -363,8 +369,8 @@ def event_of(message: Message) -> str:
     return "recognition_failed" if message.get("error") == OcrFailed.__name__ else "document_unreadable"
 
 
-def drawn_page(message: Message) -> tuple[int, bytes | None]:
-    """Return the number and the image of a page. It is untrusted: browsers decode it, as they decode any image."""
+def parse_drawn_page(message: Message) -> tuple[int, bytes | None]:
+    """Return the number and the image of a page. The image is untrusted and only checked for its format."""
     if reason := message.get("reason"):
         log.error("page_not_drawn", page=message["drawn"], reason=checked_reason(reason))
         CAUGHT.labels("page").inc()
@@ -382,7 +388,7 @@ def is_image(content: bytes) -> bool:
 
 
 def reader_error(message: Message) -> EtlError:
-    """Return an error of the reader process, with its numbers."""
+    """Return the error that the reader process reported, with the found value and the limit."""
     error: type[EtlError] = READER_ERRORS.get(str(message["error"]), OcrFailed)
     found, limit = message.get("found"), message.get("limit")
     if issubclass(error, BadDocument) and isinstance(found, int) and isinstance(limit, int):
@@ -404,13 +410,13 @@ def checked_cells(cells: object) -> str:
 
 
 def checked_layout(layout: Message, number: int) -> dict[str, Any]:
-    """Return the layout of a page with only the known fields, because the reader process may be compromised."""
+    """Return a page's layout with only the known fields, because the reader process may be compromised."""
     blocks = [
         {
             "id": f"{number}-{index}",
             "kind": block["kind"] if block["kind"] in BLOCK_KINDS else "other",
             "bbox": [float(each) for each in block["bbox"][:4]],
-            "text": unmarked(remove_control_characters(str(block["text"]))),
+            "text": escape_markers(remove_control_characters(str(block["text"]))),
         }
         for index, block in enumerate(layout["blocks"], start=1)
     ]

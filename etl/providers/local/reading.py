@@ -1,4 +1,4 @@
-"""Reads a document page by page into messages for the worker. Runs only in the reader process."""
+"""Page-by-page reader of documents, which yields messages for the worker. Runs only in the reader process."""
 
 import re
 from base64 import b64encode
@@ -14,12 +14,12 @@ from etl.providers.local.page_conversion import PageConverter, PageText, describ
 from etl.providers.local.pages import DocumentLimits
 from etl.providers.local.pdf import Pdf
 from etl.providers.local.recognition import Engine, EngineBroken, EngineNotLoaded
-from etl.providers.local.running_heads import RunningHeads, is_prose, keep_some
+from etl.providers.local.running_heads import RunningHeads, is_prose, restore_if_empty
 
 LIBRARY = re.compile(r"\blib[\w.+-]+\.so[\d.]*")
 # Errors of the whole document, even if they occur on one page.
 DOCUMENT_ERRORS = (FileTooLarge, TooManyPages, TooManyPixels)
-# Pages that are read before a page is sent: its running heads are those that the next pages repeat.
+# Number of following pages that are read before a page is sent, because running heads are recognized by repetition.
 LOOKAHEAD = 2
 
 Message = dict[str, Any]
@@ -57,7 +57,7 @@ class DocumentReader:
         yield {"done": True, "truncated": is_truncated}
 
     def count_pages(self) -> Iterator[Message]:
-        """Yield only the number of pages, after the checks that do not require reading them."""
+        """Yield only the number of pages, after the checks that do not require reading the pages."""
         total = self.page_count()
         self.source.check_sizes()
         yield {"pages": total}
@@ -66,9 +66,9 @@ class DocumentReader:
     def draw_pages(
         self, first: int, last: int, width: int | None, pixels: int | None, *, jpeg: bool
     ) -> Iterator[Message]:
-        """Yield `{"drawn": 3, "image": …}` for each page from `first` to `last`: a WebP or JPEG, in base64.
+        """Yield `{"drawn": 3, "image": …}` for each page from `first` to `last`. The image is WebP or JPEG in base64.
 
-        A page that cannot be drawn is `{"drawn": 3, "image": None, "reason": …}`.
+        For a page that cannot be drawn, yield `{"drawn": 3, "image": None, "reason": …}`.
         """
         size = page_images.ImageSize(width, pixels or page_images.MAX_PIXELS)
         for index in range(first - 1, min(last, self.page_count())):
@@ -89,7 +89,7 @@ class DocumentReader:
         return total
 
     def read_page(self, index: int) -> PageText | Message:
-        """Return the text of a page, or the message that it could not be read."""
+        """Return the text of a page, or the message `{"failed": …}`."""
         seconds = self.engine.seconds
         try:
             page = self.converter.convert(self.source.page(index))
@@ -105,7 +105,7 @@ class DocumentReader:
         return page
 
     def message(self, number: int, page: PageText | Message) -> Message:
-        """Return the message about a page, after the next pages were read."""
+        """Return the message about a page. Call it after the next pages were read."""
         if isinstance(page, dict):
             return page
         blocks = list(page.blocks())
@@ -113,7 +113,7 @@ class DocumentReader:
         for turn, part in page.parts:
             is_marginal = sum(len(block.text) for block in part) < letters / 2  # such as a sideways stamp
             self.heads.mark(part, page.height_of(turn), is_prose=prose or is_marginal)
-        keep_some(blocks)
+        restore_if_empty(blocks)
         for block in blocks:
             block.text = hyphens.resolve(block.text, self.words)
         text = page.text()
@@ -139,8 +139,10 @@ class DocumentReader:
 
 
 def prepare(request: Message) -> None:
-    """Import what only some documents need, before the first fork for one: a second and 120 MB for Office documents.
-    For e-invoices, compile schemas."""
+    """Load the libraries that only some documents need, before the fork, so that later documents need not load them.
+
+    For Office documents, this takes a second and 120 MB. For e-invoices, it also compiles schemas.
+    """
     if request.get("einvoice"):
         from etl.providers.local.einvoices import reading as einvoices
 
@@ -151,9 +153,11 @@ def prepare(request: Message) -> None:
 
 
 def read(engine: Engine, request: Message, document: BinaryIO) -> Iterator[Message]:
-    """Yield messages about a document. The last one has one of these keys:
+    """Yield messages about a document. The last message has one of these keys:
 
-    `done`; `error`: the name of a class in `etl.core.errors`; `startup_error`: the reason why OCR is not available.
+    - `done`
+    - `error`: the name of a class in `etl.core.errors`
+    - `startup_error`: the reason why OCR is not available
     """
     kind, limits = DocumentFormat(request["kind"]), DocumentLimits(**request["limits"])
     try:
@@ -186,7 +190,7 @@ def read(engine: Engine, request: Message, document: BinaryIO) -> Iterator[Messa
 
 
 def describe_import_error(error: BaseException) -> str:
-    """Return the class of an exception and the modules or libraries it names, without its message.
+    """Return the class of an exception and the modules or libraries that it names, without its message.
 
     Examples: `ModuleNotFoundError rapidocr`, `ImportError libGL.so.1`.
     """

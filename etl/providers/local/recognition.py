@@ -1,7 +1,6 @@
-"""OCR with rapidocr and the PP-OCRv6 models in its package, for English and Chinese.
+"""OCR with rapidocr and the PP-OCRv6 models in its package, for English and Chinese. Runs only in the reader process.
 
-The engine is loaded for the first page that needs it. Runs only in the reader process. It needs no network, because the
-models are referenced by path.
+The engine is loaded for the first page that needs it. The models are loaded by path, so nothing is downloaded.
 """
 
 import os
@@ -19,23 +18,24 @@ from etl.providers.local.boxes import Box
 from etl.providers.local.pages import MAX_LONG_SIDE, STRIP_RATIO
 
 DETECTION_MODEL, RECOGNITION_MODEL = "PP-OCRv6_det_small.onnx", "PP-OCRv6_rec_small.onnx"
-# Lines are detected in a smaller image than the one for recognition: the same result in a third of the time.
+# Lines are detected in a smaller image than the one for recognition. The result is the same, in a third of the time.
 MAX_DETECTION_SIDE = 1280
-# Lines are recognized one by one, padded to a minimum width, in pixels. Padding costs time and adds errors.
+# Each line is recognized separately, padded to a minimum width in pixels. More padding takes time and causes errors.
 LINE_HEIGHT, MIN_LINE_WIDTH = 48, 160
-# Minimum confidence. Results with less are usually noise.
+# Lines with a lower confidence are usually noise.
 MIN_CONFIDENCE = 0.3
 # A page with a lower confidence is also tried upside down.
 ROTATION_CONFIDENCE = 0.75
 MIN_ORIENTATION_LETTERS = 4  # shorter lines do not show the orientation of a page
-# Maximum mean width of the characters of a readable line, as a multiple of its height, and share of Greek letters.
+# In a line of a supported script: maximum mean character width, as a multiple of the line's height, and maximum share
+# of Greek letters.
 MAX_LETTER_WIDTH, MAX_GREEK = 2.0, 0.1
 # Type size as a share of the height of a detected line.
 TYPE_HEIGHT_RATIO = 0.8
 
 
 class EngineBroken(Exception):
-    """The engine failed for a reason that is not the document."""
+    """The engine failed for a reason other than the document."""
 
 
 class EngineNotLoaded(EngineBroken):
@@ -46,13 +46,12 @@ class Engine:
     def __init__(self) -> None:
         self.engine: Any = None
         self.seconds = 0.0  # spent in OCR
-        self.scores: list[
-            tuple[float, float]
-        ] = []  # of all lines of the last image, with their widths, also omitted ones
-        self.quarter_turns = 0  # counterclockwise, which made the last image upright
+        # Confidence and width of all lines of the last image, including omitted ones.
+        self.scores: list[tuple[float, float]] = []
+        self.quarter_turns = 0  # counterclockwise rotation that made the last image upright
 
     def read(self, image: Any) -> list[list[Box]]:
-        """Return the lines of an image, which is an array of rows of BGR. A strip has several parts, top to bottom."""
+        """Return the lines of an image of BGR pixels. A strip has several parts, from top to bottom."""
         self.load()
         self.scores = []
         started = perf_counter()
@@ -87,10 +86,10 @@ class Engine:
 
     def load(self) -> None:
         if self.engine is None:
-            self.engine = loaded(create_engine)
+            self.engine = load_engine(create_engine)
 
     def lines(self, image: Any, top: int) -> Iterator[Box]:
-        """Yield the lines of a part of an image, which begins at a row of pixels."""
+        """Yield the lines of a part of an image. `top`: the first pixel row of the part."""
         result = self.engine(image)
         self.scores += self.engine.scores
         self.engine.scores = []
@@ -101,7 +100,7 @@ class Engine:
                 yield to_box([(float(x), float(y) + top) for x, y in corners], " ".join(text.split()), float(score))
 
 
-def loaded(create: Callable[[], Any]) -> Any:
+def load_engine(create: Callable[[], Any]) -> Any:
     """Return a new engine. Raises EngineNotLoaded."""
     try:
         return create()
@@ -112,7 +111,7 @@ def loaded(create: Callable[[], Any]) -> Any:
 
 
 def warm_up() -> None:
-    """Import the engine's libraries, so that forks of this process need not. Without them, `load` has the error."""
+    """Import the engine's libraries before forks. `Engine.load` reports missing libraries."""
     with suppress(ImportError):
         import cv2  # noqa: F401
         import rapidocr.inference_engine.onnxruntime.main  # noqa: F401
@@ -125,14 +124,14 @@ def create_engine() -> Any:
     from rapidocr.inference_engine.onnxruntime import main as onnx
 
     class ScoringRapidOCR(rapid.RapidOCR):
-        """RapidOCR that keeps the confidence of lines that it omits because their text is empty or unsure."""
+        """RapidOCR that also records the confidence of lines that it omits because of empty text or low confidence."""
 
         scores: list[tuple[float, float]] = []
 
         def recognize_txt(self, img: list[Any]) -> Any:
             found: Any = super().recognize_txt(img)
             self.scores = [
-                (legible(text, score, ratio), ratio)
+                (line_confidence(text, score, ratio), ratio)
                 for text, score, ratio in zip(found.txts, found.scores, map(aspect, img), strict=True)
             ]
             return found
@@ -162,10 +161,10 @@ def aspect(line: Any) -> float:
     return float(line.shape[1] / max(1, line.shape[0]))
 
 
-def legible(text: str, score: float, ratio: float) -> float:
-    """Return the confidence of a line, or 0 if it shows an unknown script. `ratio`: its width by its height.
+def line_confidence(text: str, score: float, ratio: float) -> float:
+    """Return the confidence of a line, or 0 if its script seems unsupported. `ratio`: its width divided by its height.
 
-    The engine leaves out most letters of such a line, or takes many for Greek ones, which it knows from formulas.
+    In such a line, the engine misses most letters, or mistakes many for Greek letters, which it knows from formulas.
     """
     letters = [letter for letter in text if letter.isalpha()]
     greek = sum("\u0370" <= letter <= "\u03ff" for letter in letters)
@@ -174,26 +173,26 @@ def legible(text: str, score: float, ratio: float) -> float:
 
 
 def configure_sessions(session: Any) -> None:
-    """Set options of ONNX Runtime for which rapidocr has no parameter."""
+    """Set options of ONNX Runtime that rapidocr has no parameter for."""
     create_options = session._init_sess_opts
 
     def create_configured_options(configuration: Any) -> Any:
-        return configured(create_options(configuration))
+        return set_session_options(create_options(configuration))
 
     session._init_sess_opts = staticmethod(create_configured_options)
 
 
-def configured(options: Any) -> Any:
-    """Set the options of all sessions of ONNX Runtime in this process, of which the first decides about denormals."""
-    # By default idle threads spin, which doubles the time per page if several workers share the cores.
+def set_session_options(options: Any) -> Any:
+    """Set options of an ONNX Runtime session. The denormals option of the first session applies to all others."""
+    # By default, idle threads spin, which doubles the time per page if several workers share the cores.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # Two layers of the detection model compute with denormals, which takes most of its time. The result is the same.
+    # Denormals slow down two layers of the detection model, which then take most of its time. The result is the same.
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
     return options
 
 
 def thread_count() -> int:
-    """Return the number of threads: two if possible, which halve the time per page. More threads gain little."""
+    """Return the number of threads. Two threads halve the time per page. More threads gain little."""
     return max(1, min(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
 
 
@@ -249,11 +248,9 @@ def deskew(boxes: list[Box]) -> list[Box]:
 
 
 def split_strip(image: Any) -> Iterator[tuple[int, Any]]:
-    """Yield the parts of a strip, such as a long receipt, each with its first row of pixels.
+    """Yield the parts of a strip, such as a long receipt, each with the index of its first pixel row.
 
-    It is cut between lines into parts with a page's proportions.
-
-    Any other image is yielded whole.
+    A strip is cut between lines into parts with the proportions of a page. Other images are yielded whole.
     """
     height, width = image.shape[:2]
     step = round(1.4 * width)

@@ -1,20 +1,20 @@
-"""Ruling lines in the picture of a page, found with OpenCV. Runs only in the reader process.
+"""Detection of ruling lines in the picture of a page, with OpenCV. Runs only in the reader process.
 
-The picture shows the lines of all PDF objects and of scans alike.
+A picture is used instead of PDF objects, because it also shows the lines of scans.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-# Minimum length of a line in inches, minimum darkness of 255, and maximum thickness in inches.
+# Minimum length of a line in inches, its minimum darkness (0 to 255), and its maximum thickness in inches.
 MIN_LENGTH, MIN_DARKNESS, MAX_THICKNESS = 0.35, 40, 0.06
-# Distance within which lines meet or are the same, in inches.
+# Maximum distance between lines that meet, in inches.
 TOLERANCE = 0.04
-FRAME = 4  # lines of a frame
-SAME_LINE = 3  # points between parts of a line
+FRAME = 4  # number of lines of a plain frame
+SAME_LINE = 3  # maximum points between parts of a line
 MARGIN = 4.0  # points around a rectangle
-# Maximum share of ink beside a line, unless it is longer than this share of the page's width.
+# Maximum share of dark pixels beside a line, unless the line is longer than this share of the page's width.
 MAX_INK, LONG = 0.25, 0.3
 
 
@@ -69,8 +69,7 @@ def meets(first: Ruling, second: Ruling) -> bool:
 
 
 def merge_lines(parts: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the positions and lengths of lines. `parts`: positions and lengths of their parts, in order of
-    position."""
+    """Return the positions and lengths of lines. `parts`: the positions and lengths of their parts, by position."""
     lines: list[tuple[float, float]] = []
     for position, length in parts:
         if lines and position - lines[-1][0] < SAME_LINE:
@@ -81,7 +80,7 @@ def merge_lines(parts: Iterable[tuple[float, float]]) -> list[tuple[float, float
 
 
 def find_rulings(image: Any, scale: float) -> Rulings:
-    """Return the ruling lines of a picture, an array of rows of BGR. `scale`: its pixels per point."""
+    """Return the ruling lines of a picture. `image`: rows of BGR pixels. `scale`: pixels per point."""
     import cv2
 
     dark = 255 - image[:, :, :3].min(axis=2)
@@ -104,7 +103,7 @@ def find_rulings(image: Any, scale: float) -> Rulings:
 
 
 def is_isolated(mask: Any, x: int, y: int, width: int, height: int) -> bool:
-    """Return whether the pixels on both sides of a line are mostly blank. Those of letters are not."""
+    """Return whether the pixels on both sides of a line are mostly blank, unlike those beside strokes of letters."""
     if width >= height:
         above, below = (
             mask[max(0, y - 2) : max(0, y - 1), x : x + width],

@@ -1,6 +1,6 @@
-"""Running heads and feet, page numbers, and stamps in the margins. They are marked, and left out of the running text.
+"""Detection of running heads and feet, page numbers, and stamps. They are omitted from the running text.
 
-A letterhead, with values such as an address or an account, stays in the text of the first page that has it.
+A letterhead with values such as an address or an account stays in the text of the first page that has it.
 """
 
 import re
@@ -8,13 +8,13 @@ from collections import Counter
 
 from etl.providers.local.layout import Block
 
-# The parts of a page's height, from the top and from the bottom, in which running heads and feet are.
+# Height of the zones of running heads and feet, at the top and bottom, as a share of the page's height.
 ZONE, SINGLE_LINE_ZONE = 0.13, 0.085
 NUMBER_ZONE = 0.2  # for page numbers of prose
 MAX_LINES, MAX_LETTERS = 3, 160
-# Pages that must have the same line, so that it is a running head without other signs.
+# Number of pages with the same line from which it is a running head, without other evidence.
 MIN_REPEATS = 2
-# The share of a page's letters that are in paragraphs of several lines, from which it is prose.
+# Prose: minimum share of a page's letters in long paragraphs, and minimum lines of a long paragraph.
 PROSE_SHARE, PROSE_LINES = 0.5, 3
 PAGE_NUMBER = re.compile(
     r"(?:#+ )?[-–—|\[( ]*(?:page|seite|p\.|pg\.?|p[aá]g(?:ina|\.)?|blatt|s\.|side|sida|strana|стр\.?)?[ |]*"
@@ -26,15 +26,13 @@ STAMP = re.compile(
     r"|preprint|doi\.org|^arxiv:|issn|this article is|for personal use only|confidential",
     re.IGNORECASE,
 )
-# Values that a reader may look for: a letterhead has several.
+# Useful values, such as addresses and account numbers. A letterhead has several.
 VALUE = re.compile(r"@|\bwww\.|\b(?:tel|fax|iban|bic|vat|ust|phone|mobil)\b|\d{5,}|\+\d", re.IGNORECASE)
-
-
 AMOUNT = re.compile(r"\d[.,]\d\d(?!\d)")
 
 
 class RunningHeads:
-    """The lines at the edges of the pages that were read, by how many pages have them."""
+    """Lines at the edges of the pages read so far, with the number of pages that have them."""
 
     def __init__(self) -> None:
         self.pages: Counter[str] = Counter()
@@ -45,7 +43,7 @@ class RunningHeads:
         self.pages.update({key(block) for block in blocks if zone(block, height, ZONE)})
 
     def mark(self, blocks: list[Block], height: float, *, is_prose: bool) -> None:
-        """Set the kind of running heads and feet, and whether they are left out of the text."""
+        """Set the kind of running heads and feet, and whether they are omitted from the text."""
         for block in self.candidates(blocks, height, is_prose=is_prose):
             block.kind = zone(block, height, ZONE) or ("header" if block.y1 < height / 2 else "footer")
             is_certain = is_prose or self.pages[key(block)] >= MIN_REPEATS
@@ -53,7 +51,7 @@ class RunningHeads:
             self.kept.add(key(block))
 
     def candidates(self, blocks: list[Block], height: float, *, is_prose: bool) -> list[Block]:
-        """Return the blocks at the edge that have signs of their own, and those in a row with them or behind them."""
+        """Return running heads and feet: blocks that are recognized directly, and those beside or behind them."""
         found: list[Block] = []
         rest: list[Block] = []
         for block in filter(is_short, blocks):
@@ -80,8 +78,8 @@ class RunningHeads:
         )
 
 
-def keep_some(blocks: list[Block]) -> None:
-    """Keep everything of a page of which nothing would be left, such as the names of sections, one a page."""
+def restore_if_empty(blocks: list[Block]) -> None:
+    """Keep all blocks of a page whose text would otherwise be empty, such as a page with only a section title."""
     if all(block.left_out or not block.text for block in blocks):
         for block in blocks:
             block.left_out = False
@@ -92,7 +90,7 @@ def is_short(block: Block) -> bool:
 
 
 def is_letterhead(block: Block, *, is_certain: bool) -> bool:
-    """Return whether a line at the edge has values, or may have some because it is not certain to be a running head."""
+    """Return whether a line at the edge must stay in the text, because it has values or may not be a running head."""
     if PAGE_NUMBER.fullmatch(block.text) or STAMP.search(block.text):
         return False
     values = len(VALUE.findall(block.text))
@@ -102,7 +100,7 @@ def is_letterhead(block: Block, *, is_certain: bool) -> bool:
 
 
 def is_outer_number(block: Block, blocks: list[Block], height: float) -> bool:
-    """Return whether a line is the number of a page with wide margins."""
+    """Return whether a line is the page number of a page with wide margins."""
     edge = zone(block, height, NUMBER_ZONE)
     return bool(edge and PAGE_NUMBER.fullmatch(block.text)) and is_apart(block, blocks, edge)
 
@@ -113,33 +111,33 @@ def is_beside(block: Block, other: Block) -> bool:
 
 
 def is_behind(block: Block, found: list[Block], blocks: list[Block], height: float) -> bool:
-    """Return whether a line has only running heads between it and the edge, and a gap between it and the rest."""
+    """Return whether only running heads are between a line and the edge, with a gap between the line and the rest."""
     edge = zone(block, height, ZONE)
     beyond = {id(other) for other in found if (other.y1 <= block.y0 if edge == "header" else other.y0 >= block.y1)}
     return bool(beyond) and is_apart(block, [other for other in blocks if id(other) not in beyond], edge)
 
 
 def is_prose(blocks: list[Block]) -> bool:
-    """Return whether most of a page is paragraphs of several lines."""
+    """Return whether a page consists mostly of paragraphs with several lines."""
     letters = [(len(block.text), block.kind in {"text", "list"} and block.lines >= PROSE_LINES) for block in blocks]
     total = sum(length for length, _ in letters)
     return total > 0 and sum(length for length, prose in letters if prose) >= PROSE_SHARE * total
 
 
 def key(block: Block) -> str:
-    """Return the text without its numbers, which differ between pages, and its place."""
+    """Return the position and text of a block, without numbers, which differ between pages."""
     return f"{round(block.y0 / 20)} {re.sub(r'[0-9]+|[ivxlc]+$', '0', block.text)}"
 
 
 def zone(block: Block, height: float, share: float) -> str:
-    """Return `header` or `footer` for a block that is whole at the top or bottom of a page, or ""."""
+    """Return `header` or `footer` for a block entirely in the zone at the top or bottom of a page, or ""."""
     if not height:
         return ""
     return "header" if block.y1 < share * height else "footer" if block.y0 > (1 - share) * height else ""
 
 
 def is_apart(block: Block, blocks: list[Block], edge: str) -> bool:
-    """Return whether nothing is between a line and the edge, and a gap is between it and the rest."""
+    """Return whether nothing is between a line and the edge, with a gap between the line and the rest."""
     height = block.y1 - block.y0
     for other in blocks:
         if other is block or abs((other.y0 + other.y1) - (block.y0 + block.y1)) < height:

@@ -1,8 +1,8 @@
-"""The sandbox of the reader process (ADR 13). It drops all permissions that parsing does not need.
+"""Sandbox of the reader process (ADR 13). Drops all permissions that parsing does not need.
 
 `confine` applies to the reader process, and `confine_further` to the process that it forks for a document. Each step is
-best effort, because kernels, containers, and users support different parts of it. The steps apply to the calling
-thread, so they must run before other threads start.
+best effort, because kernels, containers, and users differ in their support. The steps apply to the calling thread, so
+they must run before other threads start.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ DENIED_EVENTS = ("socket.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn
 
 PACKAGE = Path(__file__).resolve().parents[2]
 IMPORT_PATHS = tuple(path for path in sys.path if path and Path(path).is_dir())
-# Readable files, besides Python and the package `etl`. All others are inaccessible, such as /home and most of /proc.
+# Readable paths, besides Python and the package `etl`. Other paths are inaccessible, such as /home and most of /proc.
 READABLE = (
     "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/etc/fonts", "/dev/null", "/dev/urandom",
     "/proc/cpuinfo", "/proc/meminfo", "/proc/sys/vm", "/sys/devices/system",
@@ -107,7 +107,7 @@ def permitted_capabilities() -> int:
 
 
 def can_read_python() -> bool:
-    """Return whether the current user can read all importable packages without a capability."""
+    """Return whether the current user can read all importable packages without capabilities."""
     return all(
         os.access(path, os.R_OK | os.X_OK) for path in (sys.prefix, sys.base_prefix, *IMPORT_PATHS, str(PACKAGE))
     )
@@ -122,15 +122,15 @@ def set_capabilities(libc: ctypes.CDLL, bits: int) -> None:
 
 # ---- Files ----------------------------------------------------------------------------------------------------------
 def deny_files(libc: ctypes.CDLL) -> None:
-    """Deny all file access with Landlock, except reading Python and its libraries.
+    """Use Landlock to deny all file access, except reading Python and its libraries.
 
-    Landlock also denies signals to other processes, and TCP.
+    This also denies TCP, and signals to other processes.
     """
     version = landlock_version(libc)
     if version < 1:
         return
     size, rights = LANDLOCK_SIZES[min(version, len(LANDLOCK_SIZES)) - 1]
-    # Access rights to files, access rights to TCP, and the scopes of signals and abstract sockets.
+    # Bit masks of file access rights, TCP access rights, and scopes (signals and abstract sockets).
     handled = (ctypes.c_uint64 * 3)((1 << rights) - 1, 0b11, 0b11)
     ruleset = libc.syscall(LANDLOCK_CREATE_RULESET, handled, ctypes.c_size_t(size), 0)
     if ruleset >= 0:
@@ -179,8 +179,7 @@ def set_resource_limits() -> None:
 
 
 def limit_processor_time(seconds: int) -> None:
-    """Have the kernel kill this process (SIGXCPU) after a number of seconds of processor time, of all threads
-    together."""
+    """Have the kernel kill this process (SIGXCPU) after a processor time in seconds, summed over all threads."""
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
 

@@ -1,7 +1,7 @@
-"""The seccomp filter of the process that parses a document (ADR 13).
+"""Seccomp filter for the process that parses a document (ADR 13).
 
-It denies system calls that no parser needs. All others are allowed, because the calls of the libraries differ between
-versions.
+It denies system calls that no parser needs. All others are allowed, because different versions of the libraries use
+different calls.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ from typing import Any
 PR_GET_SECCOMP = 21
 CLONE_THREAD = 0x00010000
 
-# These are denied with any arguments. A name that an architecture or a version of libseccomp does not have is skipped.
+# These calls are denied with any arguments. Names that the architecture or libseccomp does not know are skipped.
 SOCKETS = (
     "socket", "socketpair", "connect", "bind", "listen", "accept", "accept4", "sendto", "sendmsg", "sendmmsg",
     "recvfrom", "recvmsg", "recvmmsg", "io_uring_setup", "io_uring_enter", "io_uring_register",
@@ -25,12 +25,12 @@ PROCESSES = (
     "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "kcmp",
     "migrate_pages", "move_pages",
 )  # fmt: skip
-# Memory and objects that outlive the process, or that no limit counts.
+# Memory and objects that outlive the process, or that resource limits do not cover.
 SHARED_OBJECTS = (
     "shmget", "shmat", "shmctl", "semget", "semop", "semtimedop", "semctl", "msgget", "msgsnd", "msgrcv", "msgctl",
     "mq_open", "mq_unlink", "memfd_create", "memfd_secret", "keyctl", "add_key", "request_key",
 )  # fmt: skip
-# Parts of the kernel with many vulnerabilities, and the calls that need capabilities.
+# Parts of the kernel with many vulnerabilities, and calls that require capabilities.
 KERNEL = (
     "bpf", "perf_event_open", "userfaultfd", "fanotify_init", "name_to_handle_at", "open_by_handle_at", "modify_ldt",
     "mount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick",
@@ -43,7 +43,7 @@ DENIED = (*SOCKETS, *PROCESSES, *SHARED_OBJECTS, *KERNEL)
 
 @cache
 def library() -> Any:
-    """Return the bindings of libseccomp, or None without it. Call it before the sandbox: the import searches files."""
+    """Return the bindings of libseccomp, or None without it. Must be called before the sandbox denies file access."""
     try:
         import pyseccomp
     except (ImportError, OSError, RuntimeError):  # no package, a broken library, no library
@@ -57,7 +57,7 @@ def can_deny() -> bool:
 
 
 def exists(name: str) -> bool:
-    """Return whether this architecture has a system call. libseccomp gives negative numbers to others."""
+    """Return whether this architecture has a system call. libseccomp returns negative numbers for unknown calls."""
     seccomp = library()
     try:
         return int(seccomp.resolve_syscall(seccomp.system_arch(), name)) >= 0
@@ -68,15 +68,16 @@ def exists(name: str) -> bool:
 def deny() -> None:
     """Deny the calls for this process. Calls of another architecture, such as x32, kill it."""
     seccomp = library()
-    # Not EPERM: C libraries use an older call instead, and `clone3`, whose flags a filter cannot read, becomes `clone`.
+    # ENOSYS instead of EPERM, so that C libraries fall back to older calls. In particular, they replace `clone3`, whose
+    # flags a filter cannot read, with `clone`.
     denied = seccomp.ERRNO(errno.ENOSYS)
     calls = seccomp.SyscallFilter(seccomp.ALLOW)
     calls.set_attr(seccomp.Attr.ACT_BADARCH, seccomp.KILL_PROCESS)
     for name in filter(exists, DENIED):
         calls.add_rule(denied, name)
-    # Threads are allowed, processes and namespaces are not.
+    # Allow new threads, but not new processes and namespaces.
     calls.add_rule(denied, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, CLONE_THREAD, 0))
-    # `abort` sends a signal to its own process. The C library reads its own limits, with the ID 0.
+    # Exceptions: `abort` sends a signal to its own process, and the C library reads its own limits with process ID 0.
     calls.add_rule(denied, "tgkill", seccomp.Arg(0, seccomp.NE, os.getpid()))
     calls.add_rule(denied, "prlimit64", seccomp.Arg(0, seccomp.NE, 0))
     calls.load()

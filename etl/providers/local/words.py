@@ -1,7 +1,6 @@
-"""The text layer of a PDF page: words with their bounding boxes and style.
+"""Text layer of a PDF page: words with their bounding boxes and style.
 
-Reads each character of a page, several thousand, and therefore calls PDFium directly with ctypes: 100 pages take half a
-second.
+A page has several thousand characters. They are read by direct ctypes calls of PDFium: 100 pages take half a second.
 """
 
 import ctypes
@@ -17,7 +16,7 @@ import pypdfium2.raw as pdfium
 from etl.providers.local.boxes import Box
 from etl.providers.local.pages import Part
 
-# PDFium's characters for a hyphen at the end of a line. It joins the word with the first one of the next line.
+# PDFium's characters for a hyphen at the end of a line. PDFium joins the word with the first word of the next line.
 HYPHEN = re.compile("[\x02\ufffe]")
 WORD = re.compile("[^\\s\x02\ufffe]+[\x02\ufffe]?")
 # Characters that do not occur in readable text: the replacement character, private use, and control characters.
@@ -37,7 +36,7 @@ Rectangle = tuple[float, float, float, float]
 class Style:
     """The common properties of the characters of a PDF text object.
 
-    `rotation`: degrees clockwise by which the page must be rotated to make them upright.
+    `rotation`: the clockwise rotation of the page, in degrees, that makes the characters upright.
     """
 
     rotation: int
@@ -48,8 +47,11 @@ class Style:
 
 
 class TextLayer:
-    """The text layer of a page. `read` sets `hidden`: whether it has invisible words; and `garbled`: the share of
-    characters that cannot be mapped to readable ones."""
+    """The text layer of a page.
+
+    `read` sets `hidden`, whether the layer has invisible words, and `garbled`, the share of characters without a
+    readable Unicode mapping.
+    """
 
     def __init__(self, page: Any) -> None:
         self.page = page
@@ -64,7 +66,7 @@ class TextLayer:
         self.garbled = 0.0
 
     def read(self) -> list[Part]:
-        """Return the words, in one list for each text direction. The page's own direction is first."""
+        """Return the words, with one part for each text direction. The direction of the page is first."""
         text = self.characters()
         self.garbled = self.garbled_share(text)
         parts: dict[int, list[Box]] = defaultdict(list)
@@ -78,7 +80,7 @@ class TextLayer:
         return [Part(turn=turn, boxes=turns[turn]) for turn in sorted(turns)]
 
     def characters(self) -> str:
-        """Return the text. The index of each character is PDFium's."""
+        """Return the text. Indexes of characters are the same as PDFium's."""
         count = pdfium.FPDFText_CountChars(self.raw)
         text: str = self.textpage.get_text_range(errors="replace") if count else ""
         # The text of the whole range may omit characters or contain surrogate pairs, which would shift the indexes.
@@ -100,7 +102,7 @@ class TextLayer:
             y0, y1 = min(y0, top), max(y1, bottom)
         is_tiny = height < MIN_VISIBLE_HEIGHT
         self.hidden = self.hidden or style.hidden or is_tiny or (style.white and self.has_blank_background(first))
-        # The font size does not include scaling by the transformation matrix. If it differs too much, use the height.
+        # The font size excludes scaling by the transformation matrix. If it differs too much, use the height instead.
         size = style.size if 0.4 * height < style.size < 1.6 * height else max(0.1, 0.8 * height)
         return Box(text=HYPHEN.sub("-", text), x0=x0, y0=y0, x1=max(x0, x1), y1=y1, size=size, bold=style.bold)
 
@@ -156,8 +158,10 @@ def to_character(code: int) -> str:
 
 
 def to_page(area: Any, page_box: Rectangle, rotation: int) -> Rectangle:
-    """Convert a rectangle from PDF coordinates, whose origin is at the bottom left, to coordinates from the top left of
-    the page after a clockwise rotation."""
+    """Convert a rectangle from PDF coordinates to coordinates from the top left of the rotated page.
+
+    The origin of PDF coordinates is at the bottom left. `rotation`: the clockwise rotation of the page.
+    """
     left, bottom, right, top = page_box
     match rotation:
         case 0:

@@ -1,8 +1,8 @@
-"""Safe reading of untrusted zip files: results of servers, and the Office files that are sent to them.
+"""Safe reader of untrusted zip files: results of servers, and Office files that are sent to them.
 
-Nothing is extracted: members are read into memory by the suffixes of their names. Their sizes are counted during
-decompression, because declared sizes may be false (decompression bomb). A result with a member outside of its
-directory (path traversal) is not read at all.
+Nothing is extracted to files. Members are selected by the suffixes of their names and read into memory. Their sizes are
+counted during decompression, because declared sizes may be false (decompression bomb). A result with a member outside
+of its directory (path traversal) is rejected.
 """
 
 import stat
@@ -16,10 +16,11 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 from etl.core.stage_context import StageContext
 
 MAX_MEMBERS = 2_000
-MAX_MEMBER_BYTES = 32 * 1024**2  # of a member that is read; parsed JSON takes many times that
+MAX_MEMBER_BYTES = 32 * 1024**2  # of a member that is read; parsed JSON takes many times as much memory
 MAX_TOTAL_BYTES = 1024**3  # declared, of all members
 MAX_RATIO = 200
-RATIO_MATTERS = 4 * 1024**2  # small files of spaces compress very well
+# Smaller members may have any ratio, because harmless ones may compress very well.
+MIN_BYTES_FOR_RATIO = 4 * 1024**2
 BLOCK = 1024**2
 ENCRYPTED = 0x1
 
@@ -29,7 +30,7 @@ END_64 = struct.Struct("<4sQ2H2L4Q")
 LOCATOR_64 = struct.Struct("<4sLQL")
 END_SIGNATURE, END_64_SIGNATURE = b"PK\x05\x06", b"PK\x06\x06"
 MAX_COMMENT_BYTES = 2**16
-# Python creates an object for each entry: 46 bytes and a name become half a kilobyte.
+# Python creates an object of half a kilobyte for each entry of 46 bytes and a name.
 MAX_DIRECTORY_BYTES = 4 * 1024**2
 
 
@@ -47,7 +48,7 @@ class Archive:
     def __init__(self, file: BinaryIO, *, members: int = MAX_MEMBERS) -> None:
         """Open the archive. `members`: the maximum number of entries. Raises DamagedArchive and UnsafeArchive."""
         check_directory(file)
-        with readable():
+        with translated_errors():
             self._zip = ZipFile(file)
         self._members = self._zip.infolist()
         if len(self._members) > members:
@@ -71,7 +72,7 @@ class Archive:
         return any(member.flag_bits & ENCRYPTED for member in self._members)
 
     def find(self, *endings: str) -> ZipInfo | None:
-        """Return the member whose name has the first matching ending; of several, the one in the topmost folder."""
+        """Return the member with the first ending that any name has. Prefer the member in the topmost folder."""
         for ending in endings:
             found = [member for member in self._members if member.filename.endswith(ending)]
             if found:
@@ -80,13 +81,13 @@ class Archive:
 
     def read(self, member: ZipInfo) -> bytes:
         """Return a member's bytes. Raises UnsafeArchive if there are too many."""
-        if member.file_size > MAX_MEMBER_BYTES or unpacks_too_well(member):
+        if member.file_size > MAX_MEMBER_BYTES or exceeds_ratio(member):
             raise UnsafeArchive
         blocks: list[bytes] = []
-        left = MAX_MEMBER_BYTES
+        remaining = MAX_MEMBER_BYTES
         for block in self._blocks(member):
-            left -= len(block)
-            if left < 0:
+            remaining -= len(block)
+            if remaining < 0:
                 raise UnsafeArchive
             blocks.append(block)
         return b"".join(blocks)
@@ -104,14 +105,14 @@ class Archive:
 
     def _blocks(self, member: ZipInfo) -> Iterator[bytes]:
         if member.compress_type not in {ZIP_STORED, ZIP_DEFLATED}:
-            raise DamagedArchive  # other methods may need any amount of memory
-        with readable(), self._zip.open(member) as file:
+            raise DamagedArchive  # other methods may take unlimited memory
+        with translated_errors(), self._zip.open(member) as file:
             while block := file.read(BLOCK):
                 yield block
 
 
 @contextmanager
-def readable() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
     """Translate the errors of zipfile and zlib for damaged, encrypted, and unusual archives."""
     try:
         yield
@@ -120,11 +121,11 @@ def readable() -> Iterator[None]:
 
 
 def check_directory(file: BinaryIO) -> None:
-    """Refuse an archive whose directory would fill memory, before zipfile reads it."""
+    """Reject an archive whose directory would fill memory, before zipfile reads the directory."""
     size = file.seek(0, 2)
     file.seek(max(0, size - MAX_COMMENT_BYTES - END.size - LOCATOR_64.size - END_64.size))
     tail = file.read()
-    at = end_of(tail)
+    at = find_end_record(tail)
     if at < 0 or len(tail) < at + END.size:
         raise DamagedArchive
     directory_bytes = END.unpack_from(tail, at)[5]
@@ -135,8 +136,8 @@ def check_directory(file: BinaryIO) -> None:
         raise UnsafeArchive
 
 
-def end_of(tail: bytes) -> int:
-    """Return the position of the end record, found as zipfile finds it, so that both use the same one."""
+def find_end_record(tail: bytes) -> int:
+    """Return the position of the end record. Searches like zipfile, so that both use the same record."""
     last = len(tail) - END.size
     if last >= 0 and tail.startswith(END_SIGNATURE, last) and tail.endswith(b"\0\0"):
         return last
@@ -144,12 +145,12 @@ def end_of(tail: bytes) -> int:
 
 
 def is_safe(member: ZipInfo) -> bool:
-    # zipfile replaces the system's separator by /, and cuts names at a zero byte: check the original name.
+    # Checks the original name, because zipfile replaces the system's separator with / and cuts names at a zero byte.
     name = member.orig_filename
     parts = name.split("/")
     is_inside = not name.startswith("/") and ".." not in parts and ":" not in parts[0] and not {"\\", "\0"} & set(name)
     return is_inside and stat.S_IFMT(member.external_attr >> 16) in {0, stat.S_IFREG, stat.S_IFDIR}
 
 
-def unpacks_too_well(member: ZipInfo) -> bool:
-    return member.file_size > max(RATIO_MATTERS, MAX_RATIO * member.compress_size)
+def exceeds_ratio(member: ZipInfo) -> bool:
+    return member.file_size > max(MIN_BYTES_FOR_RATIO, MAX_RATIO * member.compress_size)

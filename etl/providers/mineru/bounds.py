@@ -1,8 +1,8 @@
 """Limits that are checked before a document is sent to a server.
 
-The local provider checks PDF and images in its sandboxed process, because that requires parsing. Office files, ODF, and
-EPUB are archives: they are decompressed to measure their size, because a decompression bomb declares a false one.
-The content is not kept.
+The local provider checks PDFs and images in its sandboxed process, because that requires parsing. Office files, ODF,
+and EPUB are archives. They are decompressed only to measure their size, because a decompression bomb declares a false
+one.
 """
 
 from django.conf import settings
@@ -16,13 +16,14 @@ from etl.providers.mineru.archive import Archive, DamagedArchive, UnsafeArchive
 
 CHECKED_LOCALLY = IMAGES | {DocumentFormat.PDF}
 MAX_PARTS = 10_000
-# Decompressed size of a document, as a multiple of ETL_MAX_FILE_BYTES.
-UNPACKED = 10
+# Maximum decompressed size of a document, as a multiple of ETL_MAX_FILE_BYTES.
+MAX_EXPANSION = 10
 
 
 def check(document: Document, *, reader: LocalProvider, context: StageContext) -> int | None:
-    """Return the number of pages, or None if only the server can count them. Raises BadDocument, and OcrFailed if the
-    reader process crashes.
+    """Return the number of pages, or None if only the server can count them.
+
+    Raises BadDocument, and OcrFailed if the reader process crashes.
     """
     if document.kind in CHECKED_LOCALLY:
         return reader.count_pages(document, context=context)
@@ -36,7 +37,7 @@ def measure(document: Document, *, context: StageContext) -> None:
         with document.path.open("rb") as file, Archive(file, members=MAX_PARTS) as archive:
             if archive.is_encrypted:
                 raise FileEncrypted
-            archive.measure(limit=UNPACKED * settings.SLUICE.etl_max_file_bytes, context=context)
+            archive.measure(limit=MAX_EXPANSION * settings.SLUICE.etl_max_file_bytes, context=context)
     except DamagedArchive:
         raise FileCorrupt from None
     except UnsafeArchive:

@@ -1,8 +1,8 @@
-"""HTTP client for a MinerU server, which is not trusted.
+"""HTTP client for a MinerU server, which is untrusted.
 
-Calls end by their own deadline and the stage's. Responses are limited in size. Redirects are followed only to hosts
-where results may be stored. Credentials go to the configured server alone, never to the URL of a result, which the
-server chose.
+Each call has a deadline, in addition to the deadline of the stage. The size of responses is limited. Redirects are only
+followed to hosts where results may be stored. Credentials are only sent to the configured server, never to the URL of a
+result, because the server chooses it.
 """
 
 import math
@@ -26,8 +26,8 @@ from etl.core.stage_context import StageContext
 
 log = structlog.get_logger(__name__)
 
-STALL_SECONDS = 60.0  # without a byte in either direction
-CALL_SECONDS = 30.0  # for a small request; documents and results may take as long as the stage
+STALL_SECONDS = 60.0  # without any data in either direction
+CALL_SECONDS = 30.0  # for small requests; uploads and downloads may take as long as the stage
 MAX_RESPONSE_BYTES = 1024**2
 MAX_RESULT_BYTES = 512 * 1024**2
 MAX_RETRY_AFTER = 3600
@@ -35,20 +35,22 @@ MAX_REDIRECTS = 3
 
 
 class InvalidOcrResponse(OcrFailed):
-    """Retried: this is as often a proxy's error page, or a server during its update, as a real fault. A job that was
-    started is not started again, so a retry costs nothing."""
+    """Raised for an invalid response. It is retried, because its cause may be the error page of a proxy, or an update.
+
+    A retry is cheap, because a job that was started is resumed.
+    """
 
     detail = "The OCR provider sent an invalid response."
 
 
 class UnsafeResult(OcrRefused):
-    """Not retried: the same job has the same result."""
+    """Raised for an unsafe result. It is not retried, because the result of a job does not change."""
 
     detail = "The OCR provider's result is not safe to open."
 
 
 class ResultMissing(Exception):
-    """The result is not, or no longer, at its URL."""
+    """The result does not exist at its URL, or no longer exists."""
 
 
 class ResultHostNotAllowed(OcrRefused):
@@ -67,9 +69,9 @@ class MinerUResponse:
         return parse_object(self.body)
 
     def text(self, *path: str) -> str:
-        """Return the string at this path of the object in the body, "" where there is none."""
+        """Return the string at a path of the object in the body, or ""."""
         try:
-            value = within(self.json(), *path)
+            value = value_at(self.json(), *path)
         except InvalidOcrResponse:
             return ""
         return value if isinstance(value, str) else ""
@@ -85,7 +87,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
     return parsed
 
 
-def within(body: Any, *path: str) -> Any:
+def value_at(body: Any, *path: str) -> Any:
     """Return the value at a path in nested objects, or None."""
     for step in path:
         body = body.get(step) if isinstance(body, dict) else None
@@ -94,12 +96,12 @@ def within(body: Any, *path: str) -> Any:
 
 def short_text(body: Any, *path: str) -> str:
     """Return a short string at a path in nested objects, or ""."""
-    value = within(body, *path)
+    value = value_at(body, *path)
     return value[:64] if isinstance(value, str) else ""
 
 
 class MinerUClient:
-    """Client for one document. Calls raise ProviderUnavailable, and the errors of `context.check()`."""
+    """Client for one document. Calls raise ProviderUnavailable and the errors of `context.check()`."""
 
     def __init__(self, context: StageContext) -> None:
         self._context = context
@@ -121,39 +123,39 @@ class MinerUClient:
         return self.request("POST", *path, **options)
 
     def request(self, method: str, *path: str, seconds: float = CALL_SECONDS, **content: Any) -> MinerUResponse:
-        """Send a request to the server. `path`: its segments, which are quoted; `content`: as for httpx2.Request."""
+        """Send a request to the server. `path`: unquoted segments. `content`: arguments of httpx2.Request."""
         with self._send(method, self._url(path), seconds, headers=credentials(), **content) as response:
-            return self._complete(response)
+            return self._read_response(response)
 
     def upload(self, *path: str, document: Path, name: str, **content: Any) -> MinerUResponse:
-        """Post a form with the document, which is read while it is sent."""
+        """Post a form with the document. The document is streamed from its file."""
         with document.open("rb") as file:
             files = {"files": (name, file, "application/octet-stream")}
             return self.post(*path, seconds=math.inf, files=files, **content)
 
     def fetch(self, *path: str, into: BinaryIO, **content: Any) -> MinerUResponse:
-        """Request a result. A body with status 200 is written to the file, any other is in the response."""
+        """Request a result. With status 200, write the body to the file. Otherwise, return it in the response."""
         with self._send("GET", self._url(path), math.inf, headers=credentials(), **content) as response:
             if response.status_code != HTTPStatus.OK:
-                return self._complete(response)
-            self._write(response, into)
+                return self._read_response(response)
+            self._save_body(response, into)
             return MinerUResponse(status=response.status_code, headers=response.headers)
 
-    # -- Its results --------------------------------------------------------------------------------------------------
+    # -- Results ------------------------------------------------------------------------------------------------------
     def download(self, url: str, *, into: BinaryIO) -> None:
-        """Store the result at a URL. Raises ResultMissing and ResultHostNotAllowed."""
+        """Download the result from a URL to a file. Raises ResultMissing and ResultHostNotAllowed."""
         for _ in range(MAX_REDIRECTS + 1):
             location = self._result_url(url)
             with self._send("GET", location, math.inf) as response:
                 if response.has_redirect_location:
                     url = str(location.join(response.headers["Location"]))
                     continue
-                if response.status_code in MISSING:
+                if response.status_code in MISSING_STATUSES:
                     raise ResultMissing
                 raise_for_status(MinerUResponse(status=response.status_code, headers=response.headers))
                 if response.status_code != HTTPStatus.OK:
                     raise InvalidOcrResponse
-                self._write(response, into)
+                self._save_body(response, into)
                 return
         raise UnsafeResult
 
@@ -175,7 +177,7 @@ class MinerUClient:
 
     @contextmanager
     def _send(self, method: str, url: str | httpx2.URL, seconds: float, **content: Any) -> Iterator[httpx2.Response]:
-        """Send a request. Raises ProviderUnavailable for all failures of the network, unless the stage is over."""
+        """Send a request. Raises ProviderUnavailable for network failures, and the errors of `context.check()`."""
         self._context.check()
         self._deadline.restart(seconds)
         try:
@@ -190,11 +192,11 @@ class MinerUClient:
         except ResponseTooLarge:
             raise UnsafeResult from None
 
-    def _complete(self, response: httpx2.Response) -> MinerUResponse:
+    def _read_response(self, response: httpx2.Response) -> MinerUResponse:
         body = outbound.read_body(response, limit=MAX_RESPONSE_BYTES)
         return MinerUResponse(status=response.status_code, headers=response.headers, body=body)
 
-    def _write(self, response: httpx2.Response, into: BinaryIO) -> None:
+    def _save_body(self, response: httpx2.Response, into: BinaryIO) -> None:
         into.seek(0)
         into.truncate()
         into.writelines(outbound.read_chunks(response, limit=MAX_RESULT_BYTES))
@@ -213,17 +215,17 @@ def origin(url: httpx2.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port or failures.PORTS.get(url.scheme)
 
 
-# ---- Statuses with the same meaning everywhere ----------------------------------------------------------------------
-# Of a result's URL, which is requested without credentials: object stores also send 403 when a link has expired.
-MISSING = {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
-BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
+# ---- Statuses with the same meaning in all protocols ----------------------------------------------------------------
+# Statuses of a result's URL, which is requested without credentials. Object stores also send 403 for expired links.
+MISSING_STATUSES = {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
+BUSY_STATUSES = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 
 
 def raise_for_status(response: MinerUResponse) -> None:
-    """Raise when the server rejects our credentials, is busy or fails, or redirects."""
+    """Raise an error if the server rejects our credentials, is busy, fails, or redirects."""
     if response.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PAYMENT_REQUIRED}:
         raise ProviderForbidden
-    if response.status in BUSY or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    if response.status in BUSY_STATUSES or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         raise ProviderUnavailable(retry_after=requested_delay(response.headers))
     if HTTPStatus.MULTIPLE_CHOICES <= response.status < HTTPStatus.BAD_REQUEST:
         raise ProviderUnavailable("The OCR provider redirects requests. Set ETL_MINERU_URL to its final URL.")

@@ -1,8 +1,8 @@
-"""The hosted service, API v4 (`…/api/v4`): it downloads the document from a presigned URL, and leaves the result on a
-host of its own.
+"""Protocol of the hosted service, API v4 (`…/api/v4`).
 
-Every response is an envelope, `{"code": 0, "data": …, "msg"}`, except the gateway's,
-`{"success": false, "msgCode", "msg"}`; either may come with any status.
+The service downloads the document from a presigned URL, and stores the result on a separate host. Every response is an
+envelope, `{"code": 0, "data": …, "msg"}`. Responses of its gateway are `{"success": false, "msgCode", "msg"}`. Both may
+have any HTTP status.
 """
 
 import re
@@ -30,12 +30,12 @@ from etl.providers.mineru.client import (
     ResultMissing,
     raise_for_status,
     requested_delay,
-    within,
+    value_at,
 )
 from etl.providers.mineru.protocol import JobFailed, JobLost, JobState, Protocol, WrongProtocol, count, job_id
 
 WORKING = {"waiting-file", "pending", "running", "converting"}
-# Models for the tiers of 4.0.
+# The model for each tier of MinerU 4.0.
 MODELS = {"": "vlm", "flash": "pipeline", "basic": "pipeline", "standard": "vlm", "advanced": "vlm"}
 HTML_MODEL = "MinerU-HTML"
 
@@ -59,8 +59,8 @@ CODES: dict[str, type[EtlError]] = {
     "-60014": OcrRefused,
     "-60015": OcrRefused,
     "-60016": OcrRefused,
-    "-60017": OcrRefused,  # tried too often
-    "-60018": ProviderForbidden,  # the quotas of a day
+    "-60017": OcrRefused,  # too many attempts
+    "-60018": ProviderForbidden,  # daily quota
     "-60019": ProviderForbidden,
     "-60020": OcrFailed,
     "-60021": OcrFailed,
@@ -97,25 +97,25 @@ class CloudV4(Protocol):
             return JobState(is_over=True, url=url)
         if state not in WORKING:
             raise InvalidOcrResponse
-        done, total = (count(within(data, "extract_progress", name)) for name in ("extracted_pages", "total_pages"))
+        done, total = (count(value_at(data, "extract_progress", name)) for name in ("extracted_pages", "total_pages"))
         return JobState(is_over=False, done=done, total=total)
 
     def fetch(self, job: str, state: JobState, *, into: BinaryIO) -> None:
         try:
             self.client.download(state.url, into=into)
-        except ResultMissing:  # as if the job had failed: an old job is submitted again, a new one by the next attempt
-            raise JobFailed(OcrFailed("The OCR provider's result is not where it should be.")) from None
+        except ResultMissing:  # handled like a failed job: a resumed job is submitted again
+            raise JobFailed(OcrFailed("The OCR provider's result was not found at its URL.")) from None
 
 
 def failure(data: dict[str, Any]) -> EtlError:
-    """Return the error of a failed job, by its code, which may be only in the message, or by the message."""
-    sentence = str(data.get("err_msg") or "")
-    code = str(data.get("err_code") or "") or next(iter(CODE.findall(sentence[: error_codes.MESSAGE_CHARACTERS])), "")
-    return CODES[code]() if code in CODES else error_codes.explain(code, sentence)
+    """Return the error of a failed job, by its code or message. Some messages contain the code."""
+    message = str(data.get("err_msg") or "")
+    code = str(data.get("err_code") or "") or next(iter(CODE.findall(message[: error_codes.MAX_MESSAGE])), "")
+    return CODES[code]() if code in CODES else error_codes.error_for(code, message)
 
 
 def unwrap(response: MinerUResponse) -> dict[str, Any]:
-    """Return `data` of the envelope. Raises JobLost, and the errors of its code or of the status."""
+    """Return `data` of the envelope. Raises JobLost, and the errors for the code or the status."""
     code, gateway = envelope_code(response), response.text("msgCode")
     if gateway.startswith("A02"):
         raise ProviderForbidden
@@ -129,7 +129,7 @@ def unwrap(response: MinerUResponse) -> dict[str, Any]:
     if gateway:
         raise ProviderUnavailable
     if code != "0" or response.status != HTTPStatus.OK:
-        raise error_codes.explain(code, response.text("msg")) if code else InvalidOcrResponse()
+        raise error_codes.error_for(code, response.text("msg")) if code else InvalidOcrResponse()
     data = response.json().get("data")
     if not isinstance(data, dict):
         raise InvalidOcrResponse

@@ -1,8 +1,8 @@
-"""Mapping of the servers' error codes and messages to our errors.
+"""Mapping of server error codes and messages to the errors of this project.
 
-4.0 reports nearly every failure as `parse_failed`; 3.x and the hosted service send only a message. So where the code is
-not specific, the message is searched for the few permanent failures. All others may be the server's fault, and are
-retried.
+MinerU 4.0 reports nearly every failure as `parse_failed`. 3.x and the hosted service send only a message. If the code
+is not specific, the message is searched for signs of permanent failures. Other failures are retried, because the server
+may have caused them.
 """
 
 import re
@@ -34,11 +34,11 @@ CODES: dict[str, type[EtlError]] = {
     "file_too_large": FileTooLarge,
     "parse_empty": EmptyDocument,
     "page_range_invalid": OcrRefused,
-    # Transport errors, not properties of the document.
+    # Transport errors, which are not the document's fault.
     "file_hash_mismatch": OcrFailed,
     "file_not_found": OcrFailed,
 }
-SENTENCES: tuple[tuple[str, type[EtlError]], ...] = (
+MESSAGES: tuple[tuple[str, type[EtlError]], ...] = (
     (
         r"unsupported file type|file type (is )?not supported|unsupported (file )?format|文件格式不支持",
         UnsupportedFormat,
@@ -49,20 +49,20 @@ SENTENCES: tuple[tuple[str, type[EtlError]], ...] = (
     (r"data format error|not a (valid )?(pdf|zip)|file is (damaged|corrupt)|empty file", FileCorrupt),
     (r"tier '[a-z-]+' not available", ProviderUnavailable),  # the server was restarted with fewer tiers
 )
-MESSAGE_CHARACTERS = 2_000  # of a message that are searched
+MAX_MESSAGE = 2_000  # maximum length of a message that is searched
 CODE = re.compile(r"-?[A-Za-z0-9_]{1,40}")
 
 
-def explain(code: str, sentence: str, *, otherwise: type[EtlError] = OcrFailed) -> EtlError:
+def error_for(code: str, message: str, *, otherwise: type[EtlError] = OcrFailed) -> EtlError:
     """Return the error for a server's code and message."""
     log.info("mineru_refused", code=code if CODE.fullmatch(code) else "")
-    return kind(code, sentence[:MESSAGE_CHARACTERS], otherwise)()
+    return error_class(code, message[:MAX_MESSAGE], otherwise)()
 
 
-def kind(code: str, sentence: str, otherwise: type[EtlError]) -> type[EtlError]:
+def error_class(code: str, message: str, otherwise: type[EtlError]) -> type[EtlError]:
     if code in CODES:
         return CODES[code]
-    for pattern, meant in SENTENCES:
-        if re.search(pattern, sentence, re.IGNORECASE):
-            return meant
+    for pattern, error in MESSAGES:
+        if re.search(pattern, message, re.IGNORECASE):
+            return error
     return OcrRefused if code.startswith("file_") else otherwise

@@ -1,4 +1,4 @@
-"""The job of one document at a server: submitted or resumed, polled, fetched; submitted again if the server lost it."""
+"""Life cycle of a document's job at a server: submit or resume, poll, fetch. A lost job is submitted again."""
 
 import time
 from contextlib import suppress
@@ -18,10 +18,10 @@ from etl.providers.mineru.results import ParsedResult
 log = structlog.get_logger(__name__)
 
 FIRST_PAUSE, MAX_PAUSE, PAUSE_GROWTH = 0.2, 5.0, 1.5
-# How long polling may fail before the stage fails and frees its worker. The job continues at the server, and the next
+# If polling fails for this long, the stage fails, which frees its worker. The job continues at the server, and the next
 # attempt resumes it.
 POLL_FAILURE_SECONDS = 60.0
-MAX_SUBMISSIONS = 3  # in one run, when the server loses the job
+MAX_SUBMISSIONS = 3  # in one run, if the server loses the job
 CANCEL_SECONDS = 2.0
 
 
@@ -33,9 +33,9 @@ class FinishedJob:
 
 
 def run(server: Protocol, document: Document, *, context: StageContext) -> FinishedJob:
-    """Convert a document. Raises an EtlError, and the errors of `context.check()`.
+    """Convert a document. Raises EtlError and the errors of `context.check()`.
 
-    A job of an earlier run is resumed, so that its cost is paid once. If it failed then, for a transient reason, the
+    A job of an earlier run is resumed, so that its cost is paid only once. If it failed for a transient reason, the
     document is submitted again.
     """
     job = context.provider_task_id
@@ -53,14 +53,14 @@ def run(server: Protocol, document: Document, *, context: StageContext) -> Finis
             if not resumed or not failed.error.transient:
                 raise failed.error from None
         job = ""
-    raise OcrFailed("The OCR provider keeps losing its jobs.")
+    raise OcrFailed("The OCR provider lost the job repeatedly.")
 
 
 def finish(server: Protocol, job: str, document: Document, *, context: StageContext) -> FinishedJob:
-    """Wait for a job and read its result. Raises JobLost and JobFailed, too.
+    """Wait for a job and read its result. Raises JobLost and JobFailed in addition to the errors of `run`.
 
-    At the deadline the job is cancelled: a document that takes too long must not block others at the server. When only
-    the lease is lost it is not cancelled: another worker has already resumed the same job.
+    At the deadline, the job is cancelled, because a document that takes too long must not block others at the server.
+    If the lease is lost, the job is not cancelled, because another worker has already resumed it.
     """
     try:
         state = wait(server, job, context=context)
@@ -97,7 +97,7 @@ def wait(server: Protocol, job: str, *, context: StageContext) -> JobState:
 
 
 def cancel(server: Protocol, job: str) -> None:
-    """Cancel the job, if the server is reachable. It may have caused the timeout."""
+    """Cancel the job if the server is reachable. The server itself may have caused the timeout."""
     if not server.can_cancel:
         return
     with MinerUClient(StageContext(seconds=CANCEL_SECONDS)) as client, suppress(EtlError, OutOfTime):

@@ -1,11 +1,12 @@
-"""Markdown with pages, built from a server's result.
+"""Conversion of a server's result to Markdown with pages.
 
-A server's own Markdown has no page boundaries, so the text is built from the blocks of each page. Headers and footers,
-which MinerU omits from its Markdown, are kept, because they contain senders of letters and numbers of invoices. If the
-blocks lack text of the server's Markdown, that Markdown becomes a single page: text matters more than page numbers.
+The server's Markdown has no page boundaries, so the text is built from the blocks of each page. MinerU omits headers
+and footers from its Markdown. They are kept here, because they contain senders of letters and invoice numbers. If text
+of the server's Markdown is missing from the blocks, the Markdown becomes a single page, because text matters more than
+page numbers.
 
-Images are not kept, so links to them are removed. Their captions, and descriptions by a model, stay. HTML tables stay
-as they are, because tables in Markdown have no spanning cells.
+Images are not stored, so links to them are removed. Their captions and descriptions by a model stay. HTML tables stay
+unchanged, because tables in Markdown cannot have spanning cells.
 """
 
 import re
@@ -16,14 +17,15 @@ from etl.core.characters import remove_control_characters
 from etl.core.errors import EmptyDocument, TooManyPages
 from etl.core.formats import IMAGES, DocumentFormat
 from etl.core.stage_context import StageContext
-from etl.providers.base import MarkdownOfPages, Page, unmarked
+from etl.providers.base import Page, PagedMarkdown, escape_markers
 from etl.providers.mineru.results import Block, ParsedResult
 
-NOT_TEXT = frozenset({"page_number"})
+SKIPPED_KINDS = frozenset({"page_number"})
 TITLES = {"doc_title": 1, "paragraph_title": 2}
-DEEPEST = 6
+MAX_LEVEL = 6
 
-# Each part is bounded, or ends where another link may start: the time must not be quadratic in the length of a text.
+# Each part has a maximum length, or ends where another link may start. Otherwise, the time could be quadratic in the
+# length of the text.
 IMAGE = re.compile(
     r"!\[((?:\\.|[^\[\]\\\n]){0,1000})\]"
     r"\((?:data:[\w/+=;,.:-]*|(?!https?://)[^)(!\[\s]{0,500})(?:\s{1,4}\"[^\"\n]{0,200}\")?\)",
@@ -31,16 +33,16 @@ IMAGE = re.compile(
 )
 TAG = re.compile(r"<[^<>]*>")
 BLANK_LINES = re.compile(r"\n{3,}")
-# Characters that may be missing in complete blocks: words of image links, for example.
-SPARE_CHARACTERS, SPARE_SHARE = 20, 0.01
+# Maximum number and share of characters that may be missing from complete blocks, such as words of image links.
+MAX_MISSING_CHARACTERS, MAX_MISSING_SHARE = 20, 0.01
 
 
 def assemble(
     found: ParsedResult, *, kind: DocumentFormat, pages: int | None, limit: int, context: StageContext
 ) -> tuple[str, tuple[Page, ...]]:
-    """Return the Markdown and its pages. `pages`: the document's number of pages, if known.
+    """Return the Markdown and its pages. `pages`: the document's number of pages, or None if it is unknown.
 
-    Warns about pages that the server omitted. Raises EmptyDocument if there is no text, and TooManyPages above `limit`.
+    Adds warnings about pages that the server omitted. Raises EmptyDocument, and TooManyPages above `limit`.
     """
     texts = texts_of(found, context)
     count = max(pages or found.pages, max(texts) + 1)
@@ -48,17 +50,17 @@ def assemble(
         raise TooManyPages.of(count, limit)
     if not any(texts.values()):
         raise EmptyDocument
-    missing = [] if found.blocks is None else [place for place in range(count) if place not in texts]
-    for place in missing:
-        context.warn("page_failed", "The OCR provider returned nothing for this page.", page=place + 1)
-    whole = texts if found.blocks is None else {place: texts.get(place, "") for place in range(count)}
-    return lay_out(whole, method=method(found, kind))
+    missing = [] if found.blocks is None else [index for index in range(count) if index not in texts]
+    for index in missing:
+        context.warn("page_failed", "The OCR provider returned nothing for this page.", page=index + 1)
+    all_texts = texts if found.blocks is None else {index: texts.get(index, "") for index in range(count)}
+    return build_markdown(all_texts, method=method(found, kind))
 
 
 def texts_of(found: ParsedResult, context: StageContext) -> dict[int, str]:
-    """Return the text of each page by its number from 0."""
+    """Return the text of each page, by page index from 0."""
     if found.blocks is not None:
-        texts = {place: clean("\n\n".join(filter(None, map(render, blocks)))) for place, blocks in found.blocks.items()}
+        texts = {index: clean("\n\n".join(filter(None, map(render, blocks)))) for index, blocks in found.blocks.items()}
         if has_all_text("\n\n".join(texts.values()), clean(found.markdown)):
             return texts
     found.blocks = None
@@ -66,10 +68,10 @@ def texts_of(found: ParsedResult, context: StageContext) -> dict[int, str]:
     return {0: clean(found.markdown)}
 
 
-def lay_out(texts: dict[int, str], *, method: str) -> tuple[str, tuple[Page, ...]]:
-    markdown = MarkdownOfPages()
-    for place, text in sorted(texts.items()):
-        markdown.add(place + 1, text, method=method if text else "none")
+def build_markdown(texts: dict[int, str], *, method: str) -> tuple[str, tuple[Page, ...]]:
+    markdown = PagedMarkdown()
+    for index, text in sorted(texts.items()):
+        markdown.add(index + 1, text, method=method if text else "none")
     return str(markdown), tuple(markdown.pages)
 
 
@@ -79,9 +81,9 @@ def method(found: ParsedResult, kind: DocumentFormat) -> str:
 
 # ---- Blocks ---------------------------------------------------------------------------------------------------------
 def render(block: Block) -> str:
-    """Return a block as Markdown: captions, body, footnotes. Each protocol has its own names for these."""
+    """Return a block as Markdown: captions, body, footnotes. Their names differ between protocols."""
     kind = str(block.get("type"))
-    if kind in NOT_TEXT:
+    if kind in SKIPPED_KINDS:
         return ""
     parts = [*strings(block, "captions", f"{kind}_caption"), body(block, kind)]
     return "\n\n".join(filter(None, [*parts, *strings(block, "footnotes", f"{kind}_footnote")]))
@@ -102,7 +104,7 @@ def body(block: Block, kind: str) -> str:
 def level(block: Block, kind: str) -> int:
     value = block.get("text_level", block.get("level", 0) if kind in TITLES else 0)
     known = value if isinstance(value, int) and value > 0 else TITLES.get(kind, 0)
-    return min(known, DEEPEST)
+    return min(known, MAX_LEVEL)
 
 
 def strings(block: Block, *keys: str) -> list[str]:
@@ -114,16 +116,16 @@ def strings(block: Block, *keys: str) -> list[str]:
 
 # ---- Text -----------------------------------------------------------------------------------------------------------
 def clean(text: str) -> str:
-    """Remove links to images, which are not kept, and defuse text that looks like a page marker."""
+    """Remove links to images, which are not stored, and escape text that looks like a page marker."""
     text = remove_control_characters(text.replace("\r\n", "\n"))
-    return BLANK_LINES.sub("\n\n", unmarked(IMAGE.sub(r"\1", text))).strip()
+    return BLANK_LINES.sub("\n\n", escape_markers(IMAGE.sub(r"\1", text))).strip()
 
 
 def has_all_text(pieces: str, markdown: str) -> bool:
-    """Return whether the blocks have all letters and digits of the Markdown, in any order."""
-    wanted = letters(markdown)
-    missing = wanted - letters(pieces)
-    return missing.total() <= max(SPARE_CHARACTERS, SPARE_SHARE * wanted.total())
+    """Return whether the blocks contain nearly all letters and digits of the Markdown, in any order."""
+    expected = letters(markdown)
+    missing = expected - letters(pieces)
+    return missing.total() <= max(MAX_MISSING_CHARACTERS, MAX_MISSING_SHARE * expected.total())
 
 
 def letters(text: str) -> "Counter[str]":

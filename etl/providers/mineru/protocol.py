@@ -1,4 +1,4 @@
-"""Common interface of the three protocols: submit a job, poll it until it ends, fetch its result."""
+"""Common interface of the three protocols: submit a job, poll it until it is finished, fetch its result."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ MAX_ID_LENGTH = 200
 
 
 class JobLost(Exception):
-    """The server does not know the job, or has cancelled it: it was restarted, or keeps jobs for a shorter time."""
+    """The server does not know the job, or cancelled it. It may have restarted, or deleted the old job."""
 
 
 class JobFailed(Exception):
@@ -31,8 +31,11 @@ class WrongProtocol(ProviderUnavailable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """State of a job. `done` of `total` pages, where the server counts them; `url`: of a finished job's result;
-    `facts` go into the metadata."""
+    """State of a job.
+
+    `done` and `total`: numbers of pages, or 0 if the server does not report them. `url`: the result of a finished job.
+    `facts`: fields of the result's metadata.
+    """
 
     is_over: bool
     is_partial: bool = False
@@ -47,21 +50,21 @@ class Protocol(ABC):
     can_cancel: ClassVar[bool] = False
 
     def __init__(self, client: MinerUClient, *, tier: str = "") -> None:
-        """Create a protocol. `tier`: the requested quality, by the server's name or ours; "" for the best."""
+        """Create a protocol. `tier`: the requested quality, by the server's name or ours, or "" for the best one."""
         self.client = client
         self.tier = tier
 
     @abstractmethod
     def submit(self, document: Document) -> str:
-        """Start a job and return its id. Raises an EtlError."""
+        """Start a job and return its ID. Raises EtlError."""
 
     @abstractmethod
     def poll(self, job: str) -> JobState:
-        """Return the state of a job. Raises JobLost, JobFailed, or an EtlError when the server does not return it."""
+        """Return the state of a job. Raises JobLost, JobFailed, and EtlError."""
 
     @abstractmethod
     def fetch(self, job: str, state: JobState, *, into: BinaryIO) -> None:
-        """Store a finished job's result. Raises JobLost, JobFailed, or an EtlError."""
+        """Write the result of a finished job to a file. Raises JobLost, JobFailed, and EtlError."""
 
     def cancel(self, job: str) -> None:
         """Stop a job. Only for protocols with `can_cancel`."""
@@ -69,7 +72,7 @@ class Protocol(ABC):
 
 
 class SelfHosted(Protocol):
-    """The common part of the servers' own protocols, whose jobs are at one path."""
+    """Base class of the protocols of self-hosted servers. `tasks`: the path of jobs."""
 
     tasks: ClassVar[tuple[str, ...]]
     result_options: ClassVar[dict[str, Any]] = {}
@@ -99,7 +102,7 @@ class SelfHosted(Protocol):
 
     @abstractmethod
     def check(self, response: MinerUResponse) -> None:
-        """Raise the error of a response."""
+        """Raise the error that a response reports."""
 
     @abstractmethod
     def state(self, body: dict[str, Any]) -> JobState:
@@ -107,14 +110,14 @@ class SelfHosted(Protocol):
 
 
 def job_id(value: Any) -> str:
-    """Return a job's id unchanged. Raises InvalidOcrResponse."""
+    """Validate the ID of a job and return it. Raises InvalidOcrResponse."""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_ID_LENGTH or not value.isprintable():
         raise InvalidOcrResponse
     return value
 
 
 def milliseconds(began: Any, ended: Any) -> dict[str, int]:
-    """Return `duration_ms` between two ISO 8601 times, nothing when they are invalid."""
+    """Return `duration_ms` between two ISO 8601 times, or an empty dictionary if they are invalid."""
     try:
         seconds = (datetime.fromisoformat(ended) - datetime.fromisoformat(began)).total_seconds()
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""The OCR provider MinerU, for servers with any of its three protocols."""
+"""OCR provider for MinerU servers with any of the three protocols."""
 
 import time
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from etl.providers.mineru.client import MinerUClient, MinerUResponse, raise_for_
 from etl.providers.mineru.cloud import CloudV4
 from etl.providers.mineru.protocol import Protocol, WrongProtocol
 from etl.providers.mineru.v3 import V3
-from etl.providers.mineru.v4 import V4, best
+from etl.providers.mineru.v4 import V4, best_tier
 
 log = structlog.get_logger(__name__)
 
 PROTOCOLS: dict[str, type[Protocol]] = {protocol.name: protocol for protocol in (V3, V4, CloudV4)}
 HOSTED_PATH = "/api/v4"
-TOO_NEW = (4, 1)  # has other requests at the same paths
+FIRST_UNSUPPORTED = (4, 1)  # first version with incompatible requests at the same paths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +46,8 @@ class MinerUProvider(OCRProvider):
 
     @property
     def formats(self) -> frozenset[DocumentFormat]:  # type: ignore[override]
-        """The formats that any server accepts, because submissions are checked without a request to it."""
-        return supported_formats.OF_3 if settings.SLUICE.etl_mineru_protocol == "v3" else supported_formats.ALL
+        """The formats that the protocol supports. Submissions are checked without a request to the server."""
+        return supported_formats.VERSION_3 if settings.SLUICE.etl_mineru_protocol == "v3" else supported_formats.ALL
 
     def convert(self, document: Document, *, context: StageContext) -> OCRResult:
         began = time.monotonic()
@@ -57,24 +57,24 @@ class MinerUProvider(OCRProvider):
                 done = jobs.run(self._protocol(client), document, context=context)
         except EtlError as error:
             if not isinstance(error, BadDocument):
-                self._server = None  # it may have been replaced
+                self._server = None  # detect it again, because it may have been replaced
             raise
         limit: int = settings.SLUICE.etl_max_pages
         markdown, found = pages.assemble(done.result, kind=document.kind, pages=counted, limit=limit, context=context)
-        own = {"pages": len(found), "duration_ms": round((time.monotonic() - began) * 1000)}
+        counts = {"pages": len(found), "duration_ms": round((time.monotonic() - began) * 1000)}
         return OCRResult(
             markdown=markdown,
             pages=found,
             provider=self.name,
             provider_task_id=done.job,
-            metadata=own | self._facts(done),
+            metadata=counts | self._facts(done),
         )
 
     def close(self) -> None:
         self._reader.close()
 
     def _protocol(self, client: MinerUClient) -> Protocol:
-        self._server = self._server or find(client)
+        self._server = self._server or detect(client)
         return self._server.protocol(client, tier=self._server.tier)
 
     def _facts(self, done: jobs.FinishedJob) -> dict[str, Any]:
@@ -84,12 +84,12 @@ class MinerUProvider(OCRProvider):
 
 
 # ---- Detection ------------------------------------------------------------------------------------------------------
-def find(client: MinerUClient) -> Server:
+def detect(client: MinerUClient) -> Server:
     """Detect the server's protocol and its best tier. Raises ProviderUnavailable."""
     wanted, tier = settings.SLUICE.etl_mineru_protocol, settings.SLUICE.etl_mineru_tier
     protocol = PROTOCOLS[wanted] if wanted != "auto" else probe(client)
     if protocol is V4 and not tier:
-        tier = best(client.get("v1", "tiers"))
+        tier = best_tier(client.get("v1", "tiers"))
     log.info("mineru_found", protocol=protocol.name, tier=tier)
     return Server(protocol=protocol, tier=tier)
 
@@ -99,7 +99,7 @@ def probe(client: MinerUClient) -> type[Protocol]:
         return CloudV4
     newer = client.get("v1", "health")
     if newer.text("version"):
-        refuse_too_new(newer.text("version"))
+        check_version(newer.text("version"))
         return V4
     older = client.get("health")
     if older.text("status") and older.status == HTTPStatus.OK:
@@ -108,16 +108,16 @@ def probe(client: MinerUClient) -> type[Protocol]:
 
 
 def unrecognized(*responses: MinerUResponse) -> EtlError:
-    """Return the error for an unknown server: temporarily unavailable, or not a MinerU server."""
+    """Return the error for an unknown server: it is temporarily unavailable, or not a supported MinerU server."""
     try:
         for response in responses:
             raise_for_status(response)
     except ProviderUnavailable as error:
         return error
-    return WrongProtocol("No MinerU server of a known kind is at ETL_MINERU_URL.")
+    return WrongProtocol("The server at ETL_MINERU_URL is not a supported MinerU server.")
 
 
-def refuse_too_new(version: str) -> None:
+def check_version(version: str) -> None:
     numbers = [int(part) for part in version.split(".")[:2] if part.isascii() and part.isdigit()]
-    if tuple(numbers) >= TOO_NEW:
-        raise ProviderForbidden("The MinerU server speaks a newer protocol than those that are known here.")
+    if tuple(numbers) >= FIRST_UNSUPPORTED:
+        raise ProviderForbidden("The version of the MinerU server is too new. Supported versions are 3.x and 4.0.")

@@ -1,7 +1,7 @@
-"""Results of a server, from an archive or JSON, in one shape for all protocols.
+"""Parser of server results, as archives or JSON, into the same format for all protocols.
 
-3.x and the hosted service return one list of blocks with page numbers (`content_list`), 4.0 returns a list of pages
-(`structured_content`). The list of all pages, including blank ones, is in the latter, or in `middle_json`.
+3.x and the hosted service return a list of blocks with page numbers (`content_list`). 4.0 returns a list of pages
+(`structured_content`). All pages, including blank ones, are only listed in `structured_content` or `middle_json`.
 """
 
 from collections import defaultdict
@@ -13,7 +13,7 @@ import orjson
 
 from etl.providers.mineru import archive
 from etl.providers.mineru.archive import Archive
-from etl.providers.mineru.client import InvalidOcrResponse, UnsafeResult, parse_object, short_text, within
+from etl.providers.mineru.client import InvalidOcrResponse, UnsafeResult, parse_object, short_text, value_at
 
 ZIP = b"PK"
 MARKDOWN = ("full.md", ".md")
@@ -22,24 +22,26 @@ ENDINGS = {
     "content_list": ("content_list.json",),
     "middle_json": ("layout.json", "middle.json", "middle_json.json"),
 }
-# JSON about pages, 32 KB for each of 500: empty objects are many times as large in memory as in JSON.
+# Maximum size of JSON about pages: 32 KB for each of 500. Empty objects take many times as much memory as JSON.
 MAX_JSON_BYTES = 16 * 1024**2
-MAX_PAGE = 10_000  # no real document; a larger number would only fill memory
+MAX_PAGE = 10_000  # larger than any real document; limits memory
 
 Block = dict[str, Any]
 
 
 @dataclass(slots=True, kw_only=True)
 class ParsedResult:
-    """A server's result. `blocks` of each page by its number from 0; None if the server does not report pages. All
-    processed pages are keys, also blank ones.
+    """A server's result.
+
+    `blocks`: the blocks of each processed page by page index from 0, including blank pages. None if the server does not
+    report pages.
     """
 
     markdown: str
     blocks: dict[int, list[Block]] | None = None
-    pages: int = 0  # of the document, as the server counts them; 0 if unknown
+    pages: int = 0  # of the document according to the server; 0 if unknown
     version: str = ""
-    recognized: bool | None = None  # whether characters were recognized, or the document's own text was read
+    recognized: bool | None = None  # whether OCR was used instead of the document's text layer
     backend: str = ""
 
 
@@ -47,16 +49,16 @@ def read(file: BinaryIO) -> ParsedResult:
     """Read a result. Raises InvalidOcrResponse and UnsafeResult."""
     file.seek(0)
     if file.read(len(ZIP)) == ZIP:
-        return of_archive(file)
+        return read_archive(file)
     file.seek(0)
     body = file.read(archive.MAX_MEMBER_BYTES + 1)
     if len(body) > archive.MAX_MEMBER_BYTES:
         raise UnsafeResult
-    return of_json(parse_object(body))
+    return read_json(parse_object(body))
 
 
 # ---- Archives -------------------------------------------------------------------------------------------------------
-def of_archive(file: BinaryIO) -> ParsedResult:
+def read_archive(file: BinaryIO) -> ParsedResult:
     try:
         with Archive(file) as opened:
             opened.check_members()
@@ -64,22 +66,22 @@ def of_archive(file: BinaryIO) -> ParsedResult:
             if markdown is None:
                 raise InvalidOcrResponse
             text = opened.read(markdown).decode(errors="replace")
-            return found(text, lambda name: loaded(opened, ENDINGS[name]))
+            return build_result(text, lambda name: read_member(opened, ENDINGS[name]))
     except archive.DamagedArchive:
         raise InvalidOcrResponse from None
     except archive.UnsafeArchive:
         raise UnsafeResult from None
 
 
-def loaded(opened: Archive, endings: tuple[str, ...]) -> Any:
-    """Return the JSON of a member, or None if it is unreadable: the Markdown has all text anyway."""
+def read_member(opened: Archive, endings: tuple[str, ...]) -> Any:
+    """Return the JSON of a member, or None if it is unreadable. It is optional, because the Markdown has all text."""
     member = opened.find(*endings)
     if member is None or member.file_size > MAX_JSON_BYTES:
         return None
-    return lenient(opened.read(member))
+    return parse_or_none(opened.read(member))
 
 
-def lenient(text: Any) -> Any:
+def parse_or_none(text: Any) -> Any:
     try:
         return orjson.loads(text) if isinstance(text, bytes | str) else text
     except orjson.JSONDecodeError:
@@ -87,8 +89,8 @@ def lenient(text: Any) -> Any:
 
 
 # ---- JSON -----------------------------------------------------------------------------------------------------------
-def of_json(body: dict[str, Any]) -> ParsedResult:
-    """Read 4.0's `files[0].content`, or 3.x's `results`, by the name of our only file."""
+def read_json(body: dict[str, Any]) -> ParsedResult:
+    """Read `files[0].content` of 4.0, or the only entry of `results` of 3.x."""
     files, results = body.get("files"), body.get("results")
     content = files[0].get("content") if isinstance(files, list) and files and isinstance(files[0], dict) else None
     if isinstance(results, dict) and len(results) == 1:
@@ -98,40 +100,40 @@ def of_json(body: dict[str, Any]) -> ParsedResult:
     markdown = content.get("markdown", content.get("md_content"))
     if not isinstance(markdown, str):
         raise InvalidOcrResponse
-    outcome = found(markdown, lambda name: lenient(content.get(name)))
-    outcome.version = outcome.version or short_text(body, "version")
-    return outcome
+    result = build_result(markdown, lambda name: parse_or_none(content.get(name)))
+    result.version = result.version or short_text(body, "version")
+    return result
 
 
 # ---- Pages ----------------------------------------------------------------------------------------------------------
-def found(markdown: str, load: Callable[[str], Any]) -> ParsedResult:
-    """Return the first available source of pages. `structured_content` is complete, so no other is loaded beside it."""
-    outcome = ParsedResult(markdown=markdown)
+def build_result(markdown: str, load: Callable[[str], Any]) -> ParsedResult:
+    """Build a result. `structured_content` is complete, so other members are only loaded without it."""
+    result = ParsedResult(markdown=markdown)
     structured = load("structured_content")
     if isinstance(structured, dict):
-        outcome.blocks = by_page(structured.get("pages"))
-        outcome.pages = number(structured, "metadata", "document", "page_count")
-        outcome.version = short_text(structured, "metadata", "producer", "version")
+        result.blocks = by_page(structured.get("pages"))
+        result.pages = number(structured, "metadata", "document", "page_count")
+        result.version = short_text(structured, "metadata", "producer", "version")
         mode = short_text(structured, "extensions", "mineru", "parse_mode")
-        outcome.recognized = {"ocr": True, "txt": False}.get(mode)
-        return outcome
+        result.recognized = {"ocr": True, "txt": False}.get(mode)
+        return result
     listed = load("content_list")
     if isinstance(listed, list):
-        outcome.blocks = by_item(listed)
+        result.blocks = by_item(listed)
     middle = load("middle_json")
     if isinstance(middle, dict):
-        add_middle(outcome, middle)
-    return outcome
+        add_middle(result, middle)
+    return result
 
 
 def by_page(pages: Any) -> dict[int, list[Block]] | None:
     """Parse `[{"page_idx": 0, "blocks": […]}]`. None if it has another shape."""
     blocks: dict[int, list[Block]] = {}
     for page in pages if isinstance(pages, list) else []:
-        place = index(page)
-        if place is None or not isinstance(page.get("blocks"), list):
+        index = page_index(page)
+        if index is None or not isinstance(page.get("blocks"), list):
             return None
-        blocks.setdefault(place, []).extend(block for block in page["blocks"] if isinstance(block, dict))
+        blocks.setdefault(index, []).extend(block for block in page["blocks"] if isinstance(block, dict))
     return blocks or None
 
 
@@ -139,30 +141,30 @@ def by_item(items: list[Any]) -> dict[int, list[Block]] | None:
     """Parse `[{"type": "text", "page_idx": 0, …}]`. None if it has another shape."""
     blocks: dict[int, list[Block]] = defaultdict(list)
     for item in items:
-        place = index(item)
-        if place is None:
+        index = page_index(item)
+        if index is None:
             return None
-        blocks[place].append(item)
+        blocks[index].append(item)
     return dict(blocks) or None
 
 
-def add_middle(outcome: ParsedResult, middle: dict[str, Any]) -> None:
-    """Add facts from `middle_json`: pages without blocks, the version, and whether text was recognized."""
-    outcome.version = short_text(middle, "_version_name")
-    outcome.backend = short_text(middle, "_backend")
-    if outcome.backend == "vlm" or isinstance(middle.get("_ocr_enable"), bool):
-        outcome.recognized = middle.get("_ocr_enable") is not False
+def add_middle(result: ParsedResult, middle: dict[str, Any]) -> None:
+    """Add facts from `middle_json`: pages without blocks, the version, and whether OCR was used."""
+    result.version = short_text(middle, "_version_name")
+    result.backend = short_text(middle, "_backend")
+    if result.backend == "vlm" or isinstance(middle.get("_ocr_enable"), bool):
+        result.recognized = middle.get("_ocr_enable") is not False
     pages = middle.get("pdf_info")
-    for place in map(index, pages if isinstance(pages, list) and outcome.blocks is not None else []):
-        if place is not None and outcome.blocks is not None:
-            outcome.blocks.setdefault(place, [])
+    for index in map(page_index, pages if isinstance(pages, list) and result.blocks is not None else []):
+        if index is not None and result.blocks is not None:
+            result.blocks.setdefault(index, [])
 
 
-def index(page: Any) -> int | None:
-    place = page.get("page_idx") if isinstance(page, dict) else None
-    return place if isinstance(place, int) and not isinstance(place, bool) and 0 <= place < MAX_PAGE else None
+def page_index(page: Any) -> int | None:
+    index = page.get("page_idx") if isinstance(page, dict) else None
+    return index if isinstance(index, int) and not isinstance(index, bool) and 0 <= index < MAX_PAGE else None
 
 
 def number(body: Any, *path: str) -> int:
-    value = within(body, *path)
+    value = value_at(body, *path)
     return value if isinstance(value, int) and 0 < value <= MAX_PAGE else 0

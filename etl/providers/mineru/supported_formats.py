@@ -2,5 +2,5 @@
 
 from etl.core.formats import IMAGES, PARTS, DocumentFormat
 
-OF_3 = IMAGES | {DocumentFormat.PDF, *PARTS.values()}
+VERSION_3 = IMAGES | {DocumentFormat.PDF, *PARTS.values()}
 ALL = frozenset(DocumentFormat) - {DocumentFormat.TEXT, DocumentFormat.MARKDOWN}

@@ -1,6 +1,7 @@
-"""MinerU 3.x, self-hosted: `mineru-api` up to 3.4 (its `protocol_version` 2).
+"""Protocol of self-hosted MinerU 3.x: `mineru-api` up to 3.4 (`protocol_version` 2).
 
-It has backends instead of tiers, accepts the bytes, cannot cancel a job, and returns an archive on request.
+The server has backends instead of tiers. It accepts the document in the request, returns an archive on request, and
+cannot cancel jobs.
 """
 
 from http import HTTPStatus
@@ -13,15 +14,15 @@ from etl.providers.mineru.client import InvalidOcrResponse, MinerUResponse, rais
 from etl.providers.mineru.protocol import JobFailed, JobState, SelfHosted, WrongProtocol, milliseconds
 
 WORKING = {"pending", "processing"}
-# Backends for the tiers of 4.0. Without one, the server uses its default, which is its best.
+# The backend for each tier of MinerU 4.0. Without a backend in the request, the server uses its default, the best one.
 BACKENDS = {
     "flash": "pipeline",
     "basic": "pipeline",
     "standard": "hybrid-engine",
     "advanced": "hybrid-engine",
 }
-# The archive without images: the content list has the text of pages, and the middle JSON lists all pages.
-WANTED = {
+# Requests an archive without images. The content list has the text of pages, and the middle JSON lists all pages.
+RESULT_OPTIONS = {
     "return_md": "true",
     "return_content_list": "true",
     "return_middle_json": "true",
@@ -36,20 +37,20 @@ class V3(SelfHosted):
 
     def submit(self, document: Document) -> str:
         backend = BACKENDS.get(self.tier, self.tier)
-        return self.upload(document, data=WANTED | ({"backend": backend} if backend else {}))
+        return self.upload(document, data=RESULT_OPTIONS | ({"backend": backend} if backend else {}))
 
     def check(self, response: MinerUResponse) -> None:
-        """Raise the error of `{"detail": …}` and its status."""
+        """Raise the error for `{"detail": …}` and the HTTP status."""
         raise_for_status(response)
         if response.status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
             raise WrongProtocol
         if response.status >= HTTPStatus.BAD_REQUEST:
-            raise error_codes.explain("", response.text("detail"), otherwise=OcrRefused)
+            raise error_codes.error_for("", response.text("detail"), otherwise=OcrRefused)
 
     def state(self, body: dict[str, Any]) -> JobState:
         status = body.get("status")
         if status == "failed":
-            raise JobFailed(error_codes.explain("", str(body.get("error") or "")))
+            raise JobFailed(error_codes.error_for("", str(body.get("error") or "")))
         if status == "completed":
             backend = short_text(body, "backend")
             times = milliseconds(body.get("started_at"), body.get("completed_at"))

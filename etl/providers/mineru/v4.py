@@ -1,8 +1,8 @@
-"""MinerU 4.0, self-hosted: `mineru-api` 4.0.x.
+"""Protocol of self-hosted MinerU 4.0: `mineru-api` 4.0.x.
 
-It accepts the document in the request, has tiers of quality, and can cancel jobs. A tier is always sent, because a
-server without models refuses a PDF without one. The archive is requested, because the JSON includes all images. Both
-can be read.
+The server accepts the document in the request, has quality tiers, and can cancel jobs. Requests always contain a tier,
+because a server without models rejects a PDF without one. The result is requested as an archive, because JSON results
+include all images. Both can be read.
 """
 
 from http import HTTPStatus
@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 from etl.core.errors import EtlError, OcrFailed, OcrRefused, ProviderForbidden
 from etl.providers.base import Document
 from etl.providers.mineru import error_codes
-from etl.providers.mineru.client import InvalidOcrResponse, MinerUResponse, raise_for_status, short_text, within
+from etl.providers.mineru.client import InvalidOcrResponse, MinerUResponse, raise_for_status, short_text, value_at
 from etl.providers.mineru.protocol import JobFailed, JobLost, JobState, SelfHosted, WrongProtocol, count
 
 WORKING = {"queued", "running"}
-OVER = {"completed", "partial"}
+FINISHED = {"completed", "partial"}
 TIERS = ("flash", "basic", "standard", "advanced")
 DEFAULT_TIER = "standard"  # the server's default
 FORMATS = ["markdown", "structured_content", "zip"]
@@ -34,7 +34,7 @@ class V4(SelfHosted):
         self.client.request("DELETE", *self.tasks, job)
 
     def check(self, response: MinerUResponse) -> None:
-        """Raise the error of `{"error": {"type", "code", "message", "param"}}` and its status."""
+        """Raise the error for `{"error": {"type", "code", "message", "param"}}` and the HTTP status."""
         code = response.text("error", "code")
         if code == "quota_exceeded":
             raise ProviderForbidden
@@ -42,9 +42,9 @@ class V4(SelfHosted):
         if response.status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.UNSUPPORTED_MEDIA_TYPE}:
             raise WrongProtocol
         if response.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-            raise error_codes.explain("file_too_large", "")
+            raise error_codes.error_for("file_too_large", "")
         if response.status >= HTTPStatus.BAD_REQUEST:
-            raise error_codes.explain(code, response.text("error", "message"), otherwise=OcrRefused)
+            raise error_codes.error_for(code, response.text("error", "message"), otherwise=OcrRefused)
 
     def state(self, body: dict[str, Any]) -> JobState:
         status = body.get("status")
@@ -52,15 +52,15 @@ class V4(SelfHosted):
             raise JobLost
         if status in WORKING:
             return JobState(is_over=False)
-        file = first(body)
+        file = first_file(body)
         if status == "failed" or file.get("status") == "failed":
             raise JobFailed(failure(file))
-        if status not in OVER or file.get("status") != "completed":
+        if status not in FINISHED or file.get("status") != "completed":
             raise InvalidOcrResponse
         return JobState(is_over=True, is_partial=status == "partial", facts=facts(body, file))
 
 
-def first(body: dict[str, Any]) -> dict[str, Any]:
+def first_file(body: dict[str, Any]) -> dict[str, Any]:
     files = body.get("files")
     if not isinstance(files, list) or not files or not isinstance(files[0], dict):
         raise InvalidOcrResponse
@@ -70,19 +70,19 @@ def first(body: dict[str, Any]) -> dict[str, Any]:
 def failure(file: dict[str, Any]) -> EtlError:
     if not isinstance(error := file.get("error"), dict):
         return OcrFailed()
-    return error_codes.explain(str(error.get("code") or ""), str(error.get("message") or ""))
+    return error_codes.error_for(str(error.get("code") or ""), str(error.get("message") or ""))
 
 
 def facts(body: dict[str, Any], file: dict[str, Any]) -> dict[str, Any]:
     parsed = {
         "version": short_text(file, "parse", "parser_version"),
-        "duration_ms": count(within(file, "parse", "duration_ms")),
+        "duration_ms": count(value_at(file, "parse", "duration_ms")),
     }
     return {"tier": short_text(body, "tier")} | {name: value for name, value in parsed.items() if value}
 
 
-def best(response: MinerUResponse) -> str:
-    """Return a server's best tier, from `GET /v1/tiers`."""
+def best_tier(response: MinerUResponse) -> str:
+    """Return the best tier of a server, from the response to `GET /v1/tiers`."""
     raise_for_status(response)
     if response.status != HTTPStatus.OK:
         return DEFAULT_TIER

@@ -1,9 +1,9 @@
-"""Bounds of extraction from long documents, by `make extract-bench`: rows, citations, losses, and cost.
+"""Check the extraction from long documents: rows, citations, losses, and cost. Used by `make extract-bench`.
 
 python -m tests.bench.extraction [--seed 1] [--quick] [--only FAMILY …]
 
-Documents with a known truth go through a whole installation, whose model server is a scripted reader of four kinds.
-Exits with 1 if a bound is missed. Afterward, .local/bench/extraction.json has every figure, and what was missed.
+Synthetic documents with a known ground truth are submitted to a complete installation. Its model server is a scripted
+reader with four modes. Exits with 1 if a bound is missed. .local/bench/extraction.json has all figures and failures.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="four families alone")
+    parser.add_argument("--quick", action="store_true", help="only four families")
     names = [family.name for family in FAMILIES]
     parser.add_argument("--only", nargs="+", choices=names, metavar="FAMILY", help=f"of {', '.join(names)}")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""A synthetic document with its ground truth: the values, and the page and line of each."""
+"""Synthetic documents with their ground truth: values, and the page and line of each value."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Schema = dict[str, Any]
-ROWS = "rows"  # the list of every result
+ROWS = "rows"  # name of the list in every result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A printed line, on a page."""
+    """A printed line and its page."""
 
     page: int
     line: str
@@ -19,7 +19,7 @@ class Place:
 
 @dataclass(slots=True, kw_only=True)
 class Row:
-    """An item of the list. `places`: the line of each value; `lines`: all lines of the item."""
+    """An item of the list. `places`: the line of each value."""
 
     values: dict[str, Any]
     places: dict[str, Place] = field(default_factory=dict)
@@ -35,14 +35,17 @@ class Row:
 
 @dataclass(slots=True, kw_only=True)
 class Document:
-    """`scalars` by JSON Pointer; `shown`: the places of each, any of which may be cited."""
+    """A document with its ground truth.
+
+    `scalars`: values outside of the list, by JSON Pointer. `shown`: the places of each scalar. Each may be cited.
+    """
 
     family: str
     filename: str
     schema: Schema
     content: bytes = b""
     pages: int = 0
-    text: str = ""  # what is printed, for its length
+    text: str = ""  # the printed text
     rows: list[Row] = field(default_factory=list)
     scalars: dict[str, Any] = field(default_factory=dict)
     shown: dict[str, list[Place]] = field(default_factory=dict)
@@ -53,7 +56,7 @@ class Document:
 
 
 class Paper:
-    """Pages of lines, with a running head and a footer on each, filled from the top."""
+    """Builder of pages of lines, with a running head and a footer on each page."""
 
     def __init__(self, *, head: Sequence[str], foot: str, lines_per_page: int) -> None:
         self.head, self.foot, self.size = list(head), foot, lines_per_page
@@ -68,7 +71,7 @@ class Paper:
         return len(self.pages)
 
     @property
-    def left(self) -> int:
+    def remaining_lines(self) -> int:
         return self.size - len(self.pages[-1])
 
     def add(self, line: str = "") -> Place:
@@ -88,8 +91,8 @@ class Paper:
 
 
 def schema_of(rows: Mapping[str, Schema], scalars: Mapping[str, Schema], **options: Any) -> Schema:
-    """Return the schema of a family. All is required, as in the shipped rules. `options`: keywords of the list."""
+    """Return the schema of a family. All members are required. `options`: schema keywords of the list."""
     item = {"type": "object", "properties": dict(rows), "required": list(rows), "additionalProperties": False}
     members = {**scalars, ROWS: {"type": "array", "items": item, **options}}
-    made = {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
-    return dict(json.loads(json.dumps(made)))  # without shared parts
+    schema = {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
+    return dict(json.loads(json.dumps(schema)))  # copy, so that schemas share no objects

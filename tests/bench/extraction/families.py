@@ -12,8 +12,14 @@ from tests.bench.extraction.languages import ENGLISH, FRENCH, GERMAN, SELLERS, L
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """`form`: how rows are printed. `heads`: on the first page only, or on every page. `duplicates`: the share of rows
-    that equal an earlier one; `continued`: of rows with a cell of two lines. `is_broken`: items go over page breaks.
+    """A family of documents.
+
+    - `form`: the layout of rows.
+    - `heads`: whether only the first page or every page has a table head.
+    - `has_carried`: whether subtotals are carried forward.
+    - `duplicates`: share of rows that equal an earlier row.
+    - `continued`: share of rows with a cell of two lines.
+    - `is_broken`: whether items continue across page breaks.
     """
 
     name: str
@@ -81,18 +87,18 @@ INDENT = "    "
 
 
 def document(family: Family, *, seed: int, pages: int | None = None) -> Document:
-    """Return the document of a family with a number of pages."""
+    """Generate a document of a family."""
     return Writer(family, seed=seed, pages=pages or family.pages).write()
 
 
 class Writer:
-    """One document while it is written."""
+    """Generator of one document."""
 
     def __init__(self, family: Family, *, seed: int, pages: int) -> None:
-        self.family, self.wanted = family, pages
+        self.family, self.page_count = family, pages
         self.language, self.kind = family.language, KINDS[family.kind]
-        self.dice = Random(f"{seed} {family.name} {pages}")
-        self.number = f"{family.kind[:2].upper()}-{self.dice.randrange(10_000, 99_999)}"
+        self.rng = Random(f"{seed} {family.name} {pages}")
+        self.number = f"{family.kind[:2].upper()}-{self.rng.randrange(10_000, 99_999)}"
         self.running = [SELLERS[self.language.code], f"{self.language.labels['number']} {self.number}"]
         self.paper = Paper(head=self.running[:1], foot=self.language.page, lines_per_page=family.per_page)
         suffix = {"pdf": "pdf", "aligned": "txt", "blocks": "txt"}.get(family.form, "md")
@@ -106,25 +112,25 @@ class Writer:
     def write(self) -> Document:
         self.first_page()
         self.fill()
-        while self.paper.number < self.wanted:
+        while self.paper.number < self.page_count:
             if not self.is_new:
                 self.next_page()
             self.fill()
         self.end_table()
         self.last_page()
-        made = self.document
-        made.text = self.paper.text()
-        made.content = pdf.printed(self.paper) if self.family.form == "pdf" else made.text.encode()
-        return made
+        result = self.document
+        result.text = self.paper.text()
+        result.content = pdf.printed(self.paper) if self.family.form == "pdf" else result.text.encode()
+        return result
 
     @property
     def is_new(self) -> bool:
-        """Return whether the last item of a page already began the next one."""
-        return self.family.is_broken and self.paper.left >= self.paper.size - 2
+        """Return whether the current page is new, because an item continued on it."""
+        return self.family.is_broken and self.paper.remaining_lines >= self.paper.size - 2
 
     # ---- Scalars ----------------------------------------------------------------------------------------------------
     def scalar(self, pointer: str, value: Any) -> None:
-        """Print a value with its label. The last one counts."""
+        """Print a value with its label. If a value is printed again, the last one is the truth."""
         name = pointer.removeprefix("/")
         place = self.paper.add(f"{self.language.labels[name]}: {printed(name, value, self.language)}")
         if self.document.scalars.get(pointer) != value:
@@ -141,20 +147,20 @@ class Writer:
             self.head()
 
     def beginning(self) -> dict[str, Any]:
-        dice = self.dice
+        rng = self.rng
         match self.family.kind:
             case "invoice":
                 return {"/number": self.number, "/issue_date": "2024-03-04"}
             case "statement":
-                self.balance = dice.randrange(100_00, 9_000_00) / 100
-                return {"/account": f"{self.dice.randrange(10**9, 10**10)}", "/opening_balance": self.balance}
+                self.balance = rng.randrange(100_00, 9_000_00) / 100
+                return {"/account": f"{self.rng.randrange(10**9, 10**10)}", "/opening_balance": self.balance}
             case "inventory" | "branches":
                 return {"/warehouse": f"{SELLERS[self.language.code]} 7", "/date": "2024-12-31"}
         return {
             "/number": self.number,
             "/supplier/name": f"{SELLERS[self.language.code]} Alpha",
-            "/supplier/tax_id": f"{dice.randrange(10**8, 10**9)}",
-            "/contract_value": 100_000.0 + dice.randrange(1000),
+            "/supplier/tax_id": f"{rng.randrange(10**8, 10**9)}",
+            "/contract_value": 100_000.0 + rng.randrange(1000),
             "/renewal": False,
         }
 
@@ -167,15 +173,15 @@ class Writer:
                 self.scalar("/closing_balance", round(self.balance, 2))
             case "inventory" | "branches":
                 self.scalar("/total", round(self.sum))
-            case _ if self.wanted > 1:
+            case _ if self.page_count > 1:
                 self.scalar("/supplier/name", f"{SELLERS[self.language.code]} Beta")
-                self.scalar("/supplier/tax_id", f"{self.dice.randrange(10**8, 10**9)}")
-                self.scalar("/contract_value", 120_000.0 + self.dice.randrange(1000))
+                self.scalar("/supplier/tax_id", f"{self.rng.randrange(10**8, 10**9)}")
+                self.scalar("/contract_value", 120_000.0 + self.rng.randrange(1000))
 
     # ---- Pages ------------------------------------------------------------------------------------------------------
     def next_page(self) -> None:
         if self.family.has_carried:
-            self.carried(self.language.carried)
+            self.print_subtotal(self.language.carried)
             if self.family.kind == "statement":
                 self.end_table()
                 self.paper.add()
@@ -187,25 +193,25 @@ class Writer:
         if self.family.heads == "every":
             self.head()
         if self.family.has_carried:
-            self.carried(self.language.brought)
+            self.print_subtotal(self.language.brought)
 
-    def carried(self, label: str) -> None:
-        """Print a subtotal, as a row of the table."""
+    def print_subtotal(self, label: str) -> None:
+        """Print a subtotal as a row of the table."""
         running = self.balance if self.family.kind == "statement" else self.sum
         texts = signed({"balance": self.language.number(running)}, self.language)
         shown = {self.kind.columns[0]: label, self.kind.columns[-1]: texts["balance"]}
         self.row({name: shown.get(name, "") for name in self.kind.columns})
 
     def fill(self) -> None:
-        """Fill the page with items. The last page is left a third empty."""
-        page, is_last = self.paper.number, self.paper.number == self.wanted
+        """Fill the page with items. A third of the last page stays empty."""
+        page, is_last = self.paper.number, self.paper.number == self.page_count
         reserve = self.paper.size // 3 if is_last else 3 if self.family.has_carried else self.item_lines()
-        while self.paper.number == page and self.paper.left > (0 if self.breaks(page) else reserve):
+        while self.paper.number == page and self.paper.remaining_lines > (0 if self.breaks(page) else reserve):
             self.item()
 
     def breaks(self, page: int) -> bool:
         """Return whether the last item of a page continues on the next one."""
-        return self.family.is_broken and page < self.wanted
+        return self.family.is_broken and page < self.page_count
 
     def item_lines(self) -> int:
         return 3 if self.family.form == "blocks" else 2 if self.family.continued else 1
@@ -220,7 +226,7 @@ class Writer:
         self.count += 1
 
     def group_rows(self, item: Item) -> None:
-        """Print the groups that begin with an item, each in a row of its own."""
+        """Print the groups that begin with an item, each in a separate row."""
         for name in self.kind.groups:
             if self.groups.get(name) != item.printed[name]:
                 label = f"{self.language.labels[name]}: {item.printed[name]}"
@@ -228,20 +234,20 @@ class Writer:
                 self.groups[name] = item.printed[name]
 
     def next_item(self) -> Item:
-        is_repeated = self.earlier and self.dice.random() < self.family.duplicates
-        made = self.dice.choice(self.earlier) if is_repeated else self.kind.make(self.dice, self.language, self.count)
+        is_repeated = self.earlier and self.rng.random() < self.family.duplicates
+        result = self.rng.choice(self.earlier) if is_repeated else self.kind.make(self.rng, self.language, self.count)
         if self.family.kind == "statement":
-            self.balance = round(self.balance + made.values["amount"], 2)
-            values = {**made.values, "balance": self.balance}
-            made = replace(made, values=values, printed=signed(cells(values, self.language), self.language))
-        if is_repeated and self.dice.random() < 0.2 and self.family.kind == "invoice":
-            sku = made.values["sku"].lower()  # another article: letters count
-            made = Item(values={**made.values, "sku": sku}, printed={**made.printed, "sku": sku})
-        self.earlier.append(made)
-        return made
+            self.balance = round(self.balance + result.values["amount"], 2)
+            values = {**result.values, "balance": self.balance}
+            result = replace(result, values=values, printed=signed(cells(values, self.language), self.language))
+        if is_repeated and self.rng.random() < 0.2 and self.family.kind == "invoice":
+            sku = result.values["sku"].lower()  # a different article, because case matters
+            result = Item(values={**result.values, "sku": sku}, printed={**result.printed, "sku": sku})
+        self.earlier.append(result)
+        return result
 
     def block(self, item: Item) -> dict[str, Place]:
-        """Print an item of three lines, without blank lines around it."""
+        """Print an item as three lines, without blank lines around it."""
         first, second, *rest = self.kind.columns
         shown = [name for name in rest if item.values[name] is not None]
         places: dict[str, Place] = {}
@@ -251,7 +257,7 @@ class Writer:
             parts = [f"{self.language.labels[name]}: {item.printed[name]}" for name in names]
             lines.append((names, INDENT + INDENT.join(parts)))
         for names, line in lines:
-            if self.paper.left == 0:
+            if self.paper.remaining_lines == 0:
                 self.paper.new_page()
             place = self.paper.add(line)
             places |= dict.fromkeys(names, place)
@@ -260,8 +266,8 @@ class Writer:
     def table_row(self, item: Item) -> dict[str, Place]:
         texts = dict(item.printed)
         rest = ""
-        if self.dice.random() < self.family.continued:
-            rest = f"{self.dice.choice(('verzinkt', 'Sonderposten', 'Charge'))} {self.dice.randrange(100, 999)}"
+        if self.rng.random() < self.family.continued:
+            rest = f"{self.rng.choice(('verzinkt', 'Sonderposten', 'Charge'))} {self.rng.randrange(100, 999)}"
             item.values["description"] = f"{texts['description']} {rest}"
         place = self.row(texts)
         if rest:
@@ -281,15 +287,15 @@ class Writer:
             self.paper.add("| " + " | ".join(["---"] * len(labels)) + " |")
 
     def row(self, texts: dict[str, str]) -> Place:
-        cells_of_row = [texts[name] for name in self.kind.columns]
+        row_cells = [texts[name] for name in self.kind.columns]
         if self.family.form == "html":
-            return self.paper.add("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells_of_row) + "</tr>")
+            return self.paper.add("<tr>" + "".join(f"<td>{cell}</td>" for cell in row_cells) + "</tr>")
         if self.family.form == "aligned":
             widths = (20, 34, 22, 22, 16)
             return self.paper.add(
-                "".join(cell.ljust(width) for cell, width in zip(cells_of_row, widths, strict=False)).rstrip()
+                "".join(cell.ljust(width) for cell, width in zip(row_cells, widths, strict=False)).rstrip()
             )
-        return self.paper.add(f"| {' | '.join(cells_of_row)} |")
+        return self.paper.add(f"| {' | '.join(row_cells)} |")
 
     def end_table(self) -> None:
         if self.family.form == "html" and not self.paper.pages[-1][-1].startswith("</table"):
@@ -297,7 +303,7 @@ class Writer:
 
 
 def signed(texts: dict[str, str], language: Language) -> dict[str, str]:
-    """Return the cells with negative amounts as banks print them."""
+    """Return cells with negative amounts in the notation of banks."""
     style = {"en": "({})", "de": "{}-"}.get(language.code, "-{}")
     return {
         name: style.format(text[1:]) if name in ("amount", "balance") and text.startswith("-") else text

@@ -1,7 +1,7 @@
-"""The four kinds of documents: the columns as printed, the schema of a result, and invented items.
+"""Kinds of documents: printed columns, the schema of the result, and invented items.
 
-The order of the members in the schema differs from that of the printed columns, so that a reader without the table's
-head mistakes one number for another.
+The members of a schema have another order than the printed columns, so that a reader without the head of a table
+confuses numbers.
 """
 
 import datetime as dt
@@ -20,7 +20,7 @@ BEGINNING = dt.date(2024, 1, 2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """`values` as in a result; `printed`: the cells, by member."""
+    """An item. `values`: as in the result. `printed`: the cells by member."""
 
     values: dict[str, Any]
     printed: dict[str, str]
@@ -28,8 +28,11 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """`columns`: the members in the order of print; `groups`: those that are printed in separate rows above the items,
-    outermost first; `running`: the member whose sum is carried forward.
+    """A kind of document.
+
+    - `columns`: the members in printed order.
+    - `groups`: members that are printed in separate rows above the items, outermost first.
+    - `running`: the member whose sum is carried forward.
     """
 
     columns: tuple[str, ...]
@@ -39,15 +42,15 @@ class Kind:
     make: Callable[[Random, Language, int], Item]
 
 
-def money(dice: Random, most: int = 2_000_00) -> float:
-    return dice.randrange(1_00, most) / 100
+def money(rng: Random, max_cents: int = 2_000_00) -> float:
+    return rng.randrange(1_00, max_cents) / 100
 
 
-def invoice_line(dice: Random, language: Language, number: int) -> Item:
-    quantity, cents = dice.randrange(2, 40), dice.choice((3_15, 12_50, 62_50, 148_20, 1_099_00, 7_95, 84_10))
+def invoice_line(rng: Random, language: Language, number: int) -> Item:
+    quantity, cents = rng.randrange(2, 40), rng.choice((3_15, 12_50, 62_50, 148_20, 1_099_00, 7_95, 84_10))
     values = {
-        "sku": f"{dice.choice('ABCD')}-{1000 + number}",
-        "description": dice.choice(GOODS[language.code]),
+        "sku": f"{rng.choice('ABCD')}-{1000 + number}",
+        "description": rng.choice(GOODS[language.code]),
         "quantity": quantity,
         "unit_price": cents / 100,
         "amount": quantity * cents / 100,
@@ -55,45 +58,45 @@ def invoice_line(dice: Random, language: Language, number: int) -> Item:
     return Item(values=values, printed=cells(values, language))
 
 
-def booking(dice: Random, language: Language, number: int) -> Item:
-    amount = money(dice) * dice.choice((1, -1))
+def booking(rng: Random, language: Language, number: int) -> Item:
+    amount = money(rng) * rng.choice((1, -1))
     values = {
         "date": (BEGINNING + dt.timedelta(days=number // 4)).isoformat(),
-        "text": f"{dice.choice(BOOKINGS[language.code])} {dice.randrange(1000, 9999)}",
+        "text": f"{rng.choice(BOOKINGS[language.code])} {rng.randrange(1000, 9999)}",
         "amount": amount,
         "balance": 0.0,  # set by the writer
     }
     return Item(values=values, printed=cells(values, language))
 
 
-def stock_item(dice: Random, language: Language, number: int) -> Item:
-    stock = dice.randrange(3, 2400)
+def stock_item(rng: Random, language: Language, number: int) -> Item:
+    stock = rng.randrange(3, 2400)
     values = {
-        "sku": f"{dice.choice('KLMN')}{20000 + number}",
-        "description": dice.choice(GOODS[language.code]),
-        "location": f"{dice.choice('EFGH')}{dice.randrange(1, 9)}" if dice.random() < 0.8 else None,
+        "sku": f"{rng.choice('KLMN')}{20000 + number}",
+        "description": rng.choice(GOODS[language.code]),
+        "location": f"{rng.choice('EFGH')}{rng.randrange(1, 9)}" if rng.random() < 0.8 else None,
         "stock": stock,
-        "value": dice.choice((12_00, 19_50, 250_00, 1_500_00, 88_80)) / 100,
+        "value": rng.choice((12_00, 19_50, 250_00, 1_500_00, 88_80)) / 100,
     }
     return Item(values=values, printed=cells(values, language))
 
 
-def branch_stock(dice: Random, language: Language, number: int) -> Item:
-    """Return an item of a site, which changes every 26 items, in a region, which changes every 78."""
-    stock = stock_item(dice, language, number)
+def branch_stock(rng: Random, language: Language, number: int) -> Item:
+    """Return an item with a site, which changes every 26 items, and a region, which changes every 78 items."""
+    stock = stock_item(rng, language, number)
     site = number // 26
     groups = {"region": ("North", "East", "South", "West")[site // 3 % 4], "site": f"Branch {101 + 7 * site}"}
     values = groups | {name: value for name, value in stock.values.items() if name != "location"}
     return Item(values=values, printed=cells(values, language))
 
 
-def duty(dice: Random, language: Language, number: int) -> Item:
+def duty(rng: Random, language: Language, number: int) -> Item:
     values = {
         "clause": f"{4 + number // 60}.{1 + number % 60}",
-        "obligation": f"{dice.choice(DUTIES[language.code])} {number + 1}",
-        "party": dice.choice(PARTIES[language.code]),
+        "obligation": f"{rng.choice(DUTIES[language.code])} {number + 1}",
+        "party": rng.choice(PARTIES[language.code]),
         "due": (BEGINNING + dt.timedelta(days=5 * number)).isoformat(),
-        "amount": dice.choice((500_00, 1_250_00, 9_900_00, 500_00)) / 100,
+        "amount": rng.choice((500_00, 1_250_00, 9_900_00, 500_00)) / 100,
     }
     return Item(values=values, printed=cells(values, language))
 

@@ -1,4 +1,4 @@
-"""Numbers, dates, and labels in three languages, as documents print them, and as a reader understands them."""
+"""Numbers, dates, and labels in three languages: formatting for documents, and parsing for the reader."""
 
 import datetime as dt
 import re
@@ -10,7 +10,7 @@ THIN = "\u202f"  # groups digits in French
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Language:
-    """`labels`: the printed name of each member of a result."""
+    """A language. `labels`: the printed name of each member of a result."""
 
     code: str
     decimal: str
@@ -189,7 +189,7 @@ DUTIES = {
 PARTIES = {"en": ("Supplier", "Customer"), "de": ("Auftragnehmer", "Auftraggeber"), "fr": ("Prestataire", "Client")}
 SELLERS = {"en": "Northwind Example Ltd", "de": "Beispiel Handel GmbH", "fr": "Exemple Négoce SARL"}
 
-# ---- Understanding --------------------------------------------------------------------------------------------------
+# ---- Parsing --------------------------------------------------------------------------------------------------------
 MEMBERS = {label.casefold(): member for language in LANGUAGES for member, label in language.labels.items()}
 CARRIED = tuple(word.casefold() for language in LANGUAGES for word in (language.carried, language.brought))
 MONTHS = {month.casefold(): number for language in LANGUAGES for number, month in enumerate(language.months, 1)}
@@ -203,7 +203,7 @@ WORDS = {
 
 
 def decimal_sign(text: str) -> str:
-    """Return the decimal sign of a text, by its amounts, or else by its words."""
+    """Detect the decimal sign of a text, from its amounts or, without amounts, from its words."""
     signs = DECIMALS.findall(text)
     if signs:
         return max(".,", key=signs.count)
@@ -213,7 +213,7 @@ def decimal_sign(text: str) -> str:
 
 
 def read_number(text: str, decimal: str) -> float | int | None:
-    """Return a printed number. Parentheses and a minus on either side are signs."""
+    """Parse a printed number. Parentheses, or a minus before or after the number, make it negative."""
     digits = re.sub(rf"[^\d{re.escape(decimal)}]", "", text)
     if not re.search(r"\d", digits):
         return None
@@ -223,7 +223,7 @@ def read_number(text: str, decimal: str) -> float | int | None:
 
 
 def read_date(text: str) -> str | None:
-    """Return a printed date as YYYY-MM-DD. The day comes first in all documents."""
+    """Parse a printed date. Return it as YYYY-MM-DD. The day comes first in all documents."""
     parts = text.strip().rstrip(".").replace("/", ".").replace(" ", ".").split(".")
     parts = [part for part in parts if part]
     if len(parts) != 3:

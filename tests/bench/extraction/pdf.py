@@ -1,4 +1,4 @@
-"""A page of lines as a real PDF: tables with cells at columns, other lines as paragraphs."""
+"""PDF output of documents: rows of tables as cells, and other lines as paragraphs."""
 
 from datetime import UTC, datetime
 
@@ -11,26 +11,26 @@ LINE = 6.0
 
 
 def printed(paper: Paper) -> bytes:
-    """Return the PDF of a paper, the same bytes each time."""
-    made = FPDF(format="A4")
-    made.set_creation_date(datetime(2024, 2, 29, tzinfo=UTC))
-    made.set_margins(20, 15)
-    made.set_auto_page_break(auto=False)
+    """Return a document as PDF. The bytes are the same each time."""
+    document = FPDF(format="A4")
+    document.set_creation_date(datetime(2024, 2, 29, tzinfo=UTC))
+    document.set_margins(20, 15)
+    document.set_auto_page_break(auto=False)
     for number, lines in enumerate(paper.pages, 1):
-        made.add_page()
-        made.set_font("Helvetica", size=10)
+        document.add_page()
+        document.set_font("Helvetica", size=10)
         for line in [*paper.head, "", *lines, "", paper.foot.format(number, len(paper.pages))]:
-            add(made, line)
-    return bytes(made.output())
+            add(document, line)
+    return bytes(document.output())
 
 
-def add(made: FPDF, line: str) -> None:
+def add(document: FPDF, line: str) -> None:
     if not line.startswith("|"):
-        made.cell(0, LINE, line, new_x="LMARGIN", new_y="NEXT")
+        document.cell(0, LINE, line, new_x="LMARGIN", new_y="NEXT")
     elif "---" not in line:
         for index, cell in enumerate(line.strip("| ").split(" | ")):
             is_last = index == len(WIDTHS) - 1
-            made.cell(
+            document.cell(
                 WIDTHS[index], LINE, cell, align="L" if index < 2 else "R",
                 new_x="LMARGIN" if is_last else "RIGHT", new_y="NEXT" if is_last else "TOP",
             )  # fmt: skip

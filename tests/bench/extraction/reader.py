@@ -1,9 +1,10 @@
-"""A scripted language model, over real HTTP. It answers from the request alone, as well as its mode allows.
+"""Scripted language model over real HTTP. It reads only the text in the request, with one of these modes:
 
-`perfect` reads everything that is shown. `sloppy-2` and `sloppy-10` do so with a defect in 2 or 10 % of the items: a
-required member is missing or null, a number is a string or has two digits swapped, or the quote is mangled. When asked
-again, they correct the named values, and may fail again. `forgetful` is `sloppy-2` until it is asked to repair
-something: then it returns only the first items.
+- `perfect` reads everything correctly.
+- `sloppy-2` and `sloppy-10` have a defect in 2 or 10 % of the items: a required member is missing or null, a number is
+  a string or has two swapped digits, or the quote is mangled. In a retry, they read the named values again, and may
+  make another mistake.
+- `forgetful` is like `sloppy-2`, but returns only the first items in repairs.
 """
 
 import json
@@ -16,15 +17,15 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from tests.bench.extraction import asked, reading
-from tests.bench.extraction.asked import Asked
+from tests.bench.extraction import model_request, reading
 from tests.bench.extraction.documents import ROWS, Schema
+from tests.bench.extraction.model_request import ModelRequest
 from tests.bench.extraction.reading import Found, Item, Reading
 from tests.integration import openai_server
 from tests.integration.openai_server import ModelServer, Reply, Request, problem, says
 
 RATES = {"perfect": 0.0, "sloppy-2": 0.02, "sloppy-10": 0.1, "forgetful": 0.02}
-REMEMBERED = 10  # items of a forgetful repair
+REMEMBERED = 10  # items that the mode `forgetful` returns in a repair
 
 
 @dataclass(slots=True)
@@ -38,18 +39,18 @@ class Account:
 
 @dataclass
 class Ledger:
-    """Accounts by document, and requests that the reader did not understand."""
+    """Accounts by document, and errors for requests that could not be parsed."""
 
     accounts: defaultdict[str, Account] = field(default_factory=lambda: defaultdict(Account))
     unknown: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def count(self, wanted: Asked, tokens: int) -> None:
+    def count(self, parsed: ModelRequest, tokens: int) -> None:
         with self.lock:
-            account = self.accounts[wanted.run]
+            account = self.accounts[parsed.run]
             account.prompt_tokens += tokens
             account.calls += 1
-            account.repairs += wanted.is_repair
+            account.repairs += parsed.is_repair
 
 
 @contextmanager
@@ -61,58 +62,58 @@ def serving() -> Iterator[tuple[ModelServer, Ledger]]:
 
 
 def reply(request: Request, ledger: Ledger, server: ModelServer) -> Reply:
-    server.requests.clear()  # hundreds of long documents
+    server.requests.clear()  # saves memory: there are hundreds of long documents
     tokens = sum(len(message["content"].encode()) for message in request.messages) // 4
     try:
-        wanted = asked.read(request)
+        parsed = model_request.read(request)
     except LookupError as error:
         ledger.unknown.append(str(error))
-        return problem(400, f"The reader does not understand the request: {error}.")
-    ledger.count(wanted, tokens)
+        return problem(400, f"The reader cannot parse the request: {error}.")
+    ledger.count(parsed, tokens)
     try:
-        text = ANSWERS[wanted.kind](wanted)
+        text = RESPONSES[parsed.kind](parsed)
     except Exception as error:
-        ledger.unknown.append(f"{type(error).__name__} in {wanted.run}")
+        ledger.unknown.append(f"{type(error).__name__} in {parsed.run}")
         raise
     return says(text, usage=(tokens, len(text.encode()) // 4))
 
 
-# ---- Answers --------------------------------------------------------------------------------------------------------
-def extract(wanted: Asked) -> str:
-    found = reading.read(wanted.data, wanted.schema)
-    rate = RATES[wanted.mode]
-    if wanted.is_part:
-        return correct_part(found, wanted, rate)
-    rows = [spoiled(row, index, wanted, rate) for index, row in enumerate(found.rows)]
-    rows = rows[: limit(wanted, len(rows))]
-    return written(Reading(rows=rows, scalars=spoiled_scalars(found, wanted, rate)), wanted.schema)
+# ---- Responses ------------------------------------------------------------------------------------------------------
+def extract(parsed: ModelRequest) -> str:
+    found = reading.read(parsed.data, parsed.schema)
+    rate = RATES[parsed.mode]
+    if parsed.is_part:
+        return correct_part(found, parsed, rate)
+    rows = [with_defect(row, index, parsed, rate) for index, row in enumerate(found.rows)]
+    rows = rows[: limit(parsed, len(rows))]
+    return to_json(Reading(rows=rows, scalars=scalars_with_defects(found, parsed, rate)), parsed.schema)
 
 
-def correct_part(found: Reading, wanted: Asked, rate: float) -> str:
-    """Return only the items and values that are shown again, as the document has them."""
-    shown = json.loads(wanted.previous)["data"]
+def correct_part(found: Reading, parsed: ModelRequest, rate: float) -> str:
+    """Return only the items and values of the previous response, read again from the document."""
+    shown = json.loads(parsed.previous)["data"]
     rows, position = [], 0
     for item in shown.get(ROWS, []):
         position = nearest(item, found.rows, position)
-        rows.append(spoiled(found.rows[position], position, wanted, rate))
+        rows.append(with_defect(found.rows[position], position, parsed, rate))
         position += 1
-    if wanted.mode == "forgetful":
+    if parsed.mode == "forgetful":
         rows = rows[: len(rows) // 2]
-    whole = json.loads(written(Reading(rows=rows, scalars=spoiled_scalars(found, wanted, rate)), wanted.schema))
+    whole = json.loads(to_json(Reading(rows=rows, scalars=scalars_with_defects(found, parsed, rate)), parsed.schema))
     whole["data"] = {name: value for name, value in whole["data"].items() if name in shown}
     return json.dumps(whole, ensure_ascii=False)
 
 
 def nearest(item: dict[str, Any], rows: list[Item], position: int) -> int:
-    """Return the index of the row most similar to an item, at or after a position."""
+    """Return the index of the row that is most similar to an item, at or after a position."""
     nearby = range(min(position, len(rows) - 1), len(rows))
     return max(nearby, key=lambda at: sum(item.get(name) == value.value for name, value in rows[at].items()))
 
 
-def choose(wanted: Asked) -> str:
-    """Return the value of the last page, as the schemas of the benchmark require."""
+def choose(parsed: ModelRequest) -> str:
+    """Choose the value of the last page, as the schemas of the benchmark require."""
     data: dict[str, Any] = {}
-    for pointer, candidates in asked.candidates(wanted.data):
+    for pointer, candidates in model_request.candidates(parsed.data):
         *above, name = pointer.strip("/").split("/")
         inside = data
         for each in above:
@@ -121,52 +122,52 @@ def choose(wanted: Asked) -> str:
     return json.dumps({"data": data}, ensure_ascii=False)
 
 
-def notes(wanted: Asked) -> str:
-    """Return the lines with content, each page after its number."""
+def notes(parsed: ModelRequest) -> str:
+    """Return the lines with content, with a marker for each page."""
     lines = [
         f"[page {marker[1]}]" if (marker := reading.MARKER.search(line)) else line
-        for line in wanted.data.splitlines()
+        for line in parsed.data.splitlines()
         if line.startswith(("|", "<", " ")) or ":" in line or reading.ITEM.match(line) or reading.GAP.search(line)
     ]
     return "\n".join(lines) or "nothing"
 
 
-def combine(wanted: Asked) -> str:
+def combine(parsed: ModelRequest) -> str:
     so_far: dict[str, Any] = {}
-    text = wanted.data
+    text = parsed.data
     if text.startswith("So far:"):
         so_far, end = json.JSONDecoder().raw_decode(text, text.index("{"))
         text = text[end:]
-    made = json.loads(extract(replace(wanted, data=text)))
-    kept = {name: value for name, value in made["data"].items() if value is not None and name != ROWS}
+    result = json.loads(extract(replace(parsed, data=text)))
+    kept = {name: value for name, value in result["data"].items() if value is not None and name != ROWS}
     earlier = so_far.get(ROWS) or []
     shift = {
         (f"/{ROWS}/{int(parts[2]) + len(earlier)}/{parts[3]}" if len(parts := key.split("/")) == 4 else key): value
-        for key, value in made["evidence"].items()
+        for key, value in result["evidence"].items()
     }
-    data = {**so_far, **kept, ROWS: [*earlier, *made["data"][ROWS]]}
+    data = {**so_far, **kept, ROWS: [*earlier, *result["data"][ROWS]]}
     return json.dumps({"data": data, "evidence": shift}, ensure_ascii=False)
 
 
-def repair(wanted: Asked) -> str:
-    """Correct values without their document: missing ones cannot be added."""
-    values, end = json.JSONDecoder().raw_decode(wanted.data, wanted.data.index("{"))
-    for pointer in asked.POINTERS.findall(wanted.data[end:]):
+def repair(parsed: ModelRequest) -> str:
+    """Correct values without their document. Missing values cannot be added."""
+    values, end = json.JSONDecoder().raw_decode(parsed.data, parsed.data.index("{"))
+    for pointer in model_request.POINTERS.findall(parsed.data[end:]):
         correct(values, pointer.strip("/").split("/"))
-    if wanted.mode == "forgetful":
+    if parsed.mode == "forgetful":
         values[ROWS] = values.get(ROWS, [])[:REMEMBERED]
     return json.dumps({"data": values}, ensure_ascii=False)
 
 
 def correct(values: Any, path: list[str]) -> None:
-    """Turn a number in a string into a number."""
+    """Convert a number in a string to a number."""
     for token in path[:-1]:
         values = values[int(token)] if isinstance(values, list) else values.get(token, {})
     if isinstance(values, dict) and isinstance(text := values.get(path[-1]), str) and text.endswith(" EUR"):
         values[path[-1]] = json.loads(text.removesuffix(" EUR"))
 
 
-ANSWERS: dict[str, Callable[[Asked], str]] = {
+RESPONSES: dict[str, Callable[[ModelRequest], str]] = {
     "extract": extract,
     "notes": notes,
     "combine": combine,
@@ -175,18 +176,19 @@ ANSWERS: dict[str, Callable[[Asked], str]] = {
 }
 
 
-def limit(wanted: Asked, count: int) -> int:
-    """Return how many of the items the reader returns."""
-    if not wanted.is_repair:
+def limit(parsed: ModelRequest, count: int) -> int:
+    """Return the number of items that the reader returns."""
+    if not parsed.is_repair:
         return count
-    if wanted.mode == "forgetful":
+    if parsed.mode == "forgetful":
         return min(REMEMBERED, count // 2)
-    return min(count, rows_shown(wanted.previous)) if wanted.previous else count
+    return min(count, rows_shown(parsed.previous)) if parsed.previous else count
 
 
 def rows_shown(previous: str) -> int:
-    """Count the items in an answer that is shown again: the request says "change nothing else", and the answer may be
-    cut off.
+    """Count the complete items in a previous response, which may be truncated.
+
+    The request says "change nothing else", so the reader returns no more items.
     """
     decoder, position, count = json.JSONDecoder(), previous.find("[", previous.find(f'"{ROWS}"')), 0
     while position > 0 and (position := previous.find("{", position)) > 0:
@@ -200,8 +202,8 @@ def rows_shown(previous: str) -> int:
     return count
 
 
-def written(found: Reading, schema: Schema) -> str:
-    """Return the answer in the requested form. Values that were not found are null where null is allowed."""
+def to_json(found: Reading, schema: Schema) -> str:
+    """Return a response in the requested format. Values that were not found are null if null is allowed."""
     data: dict[str, Any] = {}
     evidence: dict[str, Any] = {}
     for pointer, _ in reading.scalars_of(schema):
@@ -213,7 +215,7 @@ def written(found: Reading, schema: Schema) -> str:
         inside[name] = value.value if value else None
         if value and value.quote:
             evidence[pointer] = {"page": value.page, "quote": value.quote}
-    nullable = [name for name, each in reading.members_of(schema).items() if takes_null(each)]
+    nullable = [name for name, each in reading.members_of(schema).items() if allows_null(each)]
     data[ROWS] = []
     for index, row in enumerate(found.rows):
         data[ROWS].append(dict.fromkeys(nullable) | {name: value.value for name, value in row.items()})
@@ -223,79 +225,79 @@ def written(found: Reading, schema: Schema) -> str:
     return json.dumps({"data": data, "evidence": evidence}, ensure_ascii=False)
 
 
-def takes_null(schema: Schema) -> bool:
+def allows_null(schema: Schema) -> bool:
     return "null" in (schema.get("type") or [])
 
 
 # ---- Defects --------------------------------------------------------------------------------------------------------
-def spoiled(row: Item, index: int, wanted: Asked, rate: float) -> Item:
+def with_defect(row: Item, index: int, parsed: ModelRequest, rate: float) -> Item:
     pointer = f"/{ROWS}/{index}"
-    dice = dice_of(wanted, pointer)
-    if dice.random() >= rate:
+    rng = rng_of(parsed, pointer)
+    if rng.random() >= rate:
         return row
-    members = reading.members_of(wanted.schema)
-    # A schema for a piece may allow null everywhere. Then nothing shows which members are required.
-    required = [name for name in row if not takes_null(members[name])] or list(row)
+    members = reading.members_of(parsed.schema)
+    # A schema for a piece may allow null for all members. Then, all members in the row count as required.
+    required = [name for name in row if not allows_null(members[name])] or list(row)
     numbers = [name for name in required if isinstance(row[name].value, int | float)]
     if not numbers:
         return row
-    return DEFECTS[dice.choice(tuple(DEFECTS))](dict(row), dice.choice(required), dice.choice(numbers), dice)
+    return DEFECTS[rng.choice(tuple(DEFECTS))](dict(row), rng.choice(required), rng.choice(numbers), rng)
 
 
-def spoiled_scalars(found: Reading, wanted: Asked, rate: float) -> dict[str, Found]:
-    made = {}
+def scalars_with_defects(found: Reading, parsed: ModelRequest, rate: float) -> dict[str, Found]:
+    result = {}
     for pointer, value in found.scalars.items():
-        dice = dice_of(wanted, pointer)
+        rng = rng_of(parsed, pointer)
         item: Item = {"it": value}
-        if dice.random() < rate:
+        if rng.random() < rate:
             is_number = isinstance(value.value, int | float) and not isinstance(value.value, bool)
             names = [name for name in DEFECTS if is_number or name in ("drop", "null", "quote")]
-            item = DEFECTS[dice.choice(names)](item, "it", "it", dice)
+            item = DEFECTS[rng.choice(names)](item, "it", "it", rng)
         if "it" in item:
-            made[pointer] = item["it"]
-    return made
+            result[pointer] = item["it"]
+    return result
 
 
-def dice_of(wanted: Asked, pointer: str) -> Random:
-    """Return the random generator of a value: the same for each request, until a complaint names the value."""
-    named = [any(f"{each}/".startswith(f"{pointer}/") for each in complaint) for complaint in wanted.complaints]
-    times = len(named) if wanted.is_part else sum(named)
-    return Random(f"{wanted.key} {pointer} {times}")
+def rng_of(parsed: ModelRequest, pointer: str) -> Random:
+    """Return the random generator of a value. It stays the same until a complaint names the value."""
+    named = [any(f"{each}/".startswith(f"{pointer}/") for each in complaint) for complaint in parsed.complaints]
+    times = len(named) if parsed.is_part else sum(named)
+    return Random(f"{parsed.key} {pointer} {times}")
 
 
-def drop(row: Item, name: str, _number: str, _dice: Random) -> Item:
+def drop(row: Item, name: str, _number: str, _rng: Random) -> Item:
     del row[name]
     return row
 
 
-def null(row: Item, name: str, _number: str, _dice: Random) -> Item:
+def null(row: Item, name: str, _number: str, _rng: Random) -> Item:
     return row | {name: changed(row[name], value=None)}
 
 
-def mistype(row: Item, _name: str, number: str, _dice: Random) -> Item:
+def mistype(row: Item, _name: str, number: str, _rng: Random) -> Item:
     return row | {number: changed(row[number], value=f"{row[number].value} EUR")}
 
 
-def misread(row: Item, _name: str, number: str, _dice: Random) -> Item:
-    """Swap two digits, or, if that changes nothing, add one."""
+def misread(row: Item, _name: str, number: str, _rng: Random) -> Item:
+    """Swap two digits, or add one if swapping changes nothing."""
     value = row[number].value
     digits = list(f"{abs(value)}")
     for first, pair in enumerate(pairwise(digits)):
         if all(map(str.isdecimal, pair)) and pair[0] != pair[1] and (first > 0 or pair[1] != "0"):
             digits[first : first + 2] = reversed(pair)
-            made = json.loads("".join(digits))
-            return row | {number: changed(row[number], value=-made if value < 0 else made)}
+            result = json.loads("".join(digits))
+            return row | {number: changed(row[number], value=-result if value < 0 else result)}
     return row | {number: changed(row[number], value=value + 1)}
 
 
-def mangle(row: Item, _name: str, _number: str, dice: Random) -> Item:
-    """Cut off, shorten, or misplace the quotes of an item."""
-    manner = dice.choice(("cut", "shorten", "page", "none"))
-    return {name: mangled(value, manner) for name, value in row.items()}
+def mangle(row: Item, _name: str, _number: str, rng: Random) -> Item:
+    """Truncate, shorten, misplace, or remove the quotes of an item."""
+    defect = rng.choice(("cut", "shorten", "page", "none"))
+    return {name: mangled(value, defect) for name, value in row.items()}
 
 
-def mangled(value: Found, manner: str) -> Found:
-    match manner:
+def mangled(value: Found, defect: str) -> Found:
+    match defect:
         case "cut":
             return changed(value, quote=value.quote[2:-1])
         case "shorten":

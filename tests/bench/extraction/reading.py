@@ -1,7 +1,7 @@
-"""Reading of a text as by a careful clerk: from the shown text and the schema alone.
+"""Reader of values from a text, which uses only the text and the schema of a request.
 
-A table is read by its head. Without one, the reader takes the columns for the members in the order of the schema, as
-models do, and mistakes one number for another. Lines of an item whose beginning is not shown become a separate item.
+The columns of a table are identified by its head. Without a head, the reader assumes the order of the schema's members,
+like a model, and confuses numbers. Lines of an item whose beginning is not in the text become a separate item.
 """
 
 import re
@@ -21,12 +21,12 @@ LABELED = re.compile(r"^([^:|]{2,40}?)\s*:\s+(.+)$")
 ITEM = re.compile(r"^(?:(?:Article|Item|Artikel) (?P<name>\S+)|(?P<clause>\d+\.\d+)) {2}(?P<rest>\S.*)$")
 MAX_QUOTE = 200
 GAP = re.compile(r" {2,}")
-UNDERLINE = re.compile(r"^[|\s:-]+$")  # below the head of a table
+UNDERLINE = re.compile(r"^[|\s:-]+$")  # the line below the head of a table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A value, and the place where it was read."""
+    """A value, with its page and quote."""
 
     value: Any
     page: int
@@ -36,8 +36,8 @@ class Found:
 Item = dict[str, Found]
 
 
-def cells_of(line: str) -> list[str]:
-    """Return the cells of a row of a table, or nothing."""
+def split_cells(line: str) -> list[str]:
+    """Return the cells of a table row, or an empty list for other lines."""
     if "<td" in line:
         return CELLS_OF_HTML.findall(line)
     if line.lstrip().startswith("|"):
@@ -50,7 +50,7 @@ def cells_of(line: str) -> list[str]:
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """`scalars` by JSON Pointer."""
+    """The values of a text. `scalars`: values outside of the list, by JSON Pointer."""
 
     rows: list[Item] = field(default_factory=list)
     scalars: dict[str, Found] = field(default_factory=dict)
@@ -78,16 +78,16 @@ def scalars_of(schema: Schema, above: str = "") -> Iterator[tuple[str, Schema]]:
 class Reader:
     def __init__(self, text: str, schema: Schema) -> None:
         self.text, self.decimal = text, languages.decimal_sign(text)
-        self.members, self.wanted = members_of(schema), dict(scalars_of(schema))
+        self.members, self.scalars = members_of(schema), dict(scalars_of(schema))
         self.found = Reading()
         self.page = 1
         self.head: list[str] | None = None
-        self.item: Item | None = None  # of several lines, to which more may be added
-        self.row: Item | None = None  # of a table, to which a second line may be added
-        self.quoted: list[str] = []  # its lines so far
-        self.is_context = False  # context lines: items that begin there are not returned
+        self.item: Item | None = None  # current item of several lines
+        self.row: Item | None = None  # current table row, which may have a second line
+        self.quoted: list[str] = []  # lines of the current item so far
+        self.is_context = False  # in context lines: items that begin here are not returned
         self.is_head_next = False
-        self.groups: Item = {}  # the values that the groups of a table give to its rows
+        self.groups: Item = {}  # values of the current groups, which apply to the rows below them
 
     def read(self) -> Reading:
         for line in self.text.splitlines():
@@ -105,7 +105,7 @@ class Reader:
         return self.found
 
     def line(self, line: str) -> None:
-        if cells := cells_of(line):
+        if cells := split_cells(line):
             self.cells(cells, quote=" ".join(cells) if "<td" in line else line.strip().strip("|").strip())
         elif UNDERLINE.match(line):
             return
@@ -131,16 +131,16 @@ class Reader:
             self.continue_cell(self.row, cells, quote)
             return
         is_known = self.head and len(self.head) == len(cells)
-        order = self.head if self.head and is_known else list(self.members)  # a guess
+        order = self.head if self.head and is_known else list(self.members)  # a guess without a head
         item = {
             name: self.value(name, cell, self.members[name], quote)
             for name, cell in zip(order, cells, strict=False)
             if name in self.members
         }
-        self.row = self.added(self.groups | {name: value for name, value in item.items() if value})
+        self.row = self.add(self.groups | {name: value for name, value in item.items() if value})
 
     def group(self, cells: list[str]) -> bool:
-        """Record a row if it is a group, and return whether it is. The values of inner groups are reset."""
+        """Return whether a row is a group. If so, record its value, and reset the values of inner groups."""
         label, _, text = cells[0].partition(": ")
         name = languages.MEMBERS.get(label.casefold(), "")
         if any(cells[1:]) or name not in self.members:
@@ -150,8 +150,8 @@ class Reader:
         self.groups = {each: self.groups[each] for each in kept} | {name: Found(value=text, page=self.page, quote="")}
         return True
 
-    def added(self, item: Item) -> Item:
-        """Return an item, after adding it to the result, unless it begins in the context lines."""
+    def add(self, item: Item) -> Item:
+        """Add an item to the result, unless it begins in context lines. Return it."""
         if not self.is_context:
             self.found.rows.append(item)
         return item
@@ -171,11 +171,11 @@ class Reader:
         self.item, self.quoted = {}, [line]
         for name, value in ((first, match["name"] or match["clause"]), (second, match["rest"])):
             self.item[name] = Found(value=value, page=self.page, quote=line.strip())
-        self.added(self.item)
+        self.add(self.item)
 
     def continue_item(self, line: str) -> None:
         if self.item is None:
-            self.item = self.added({})
+            self.item = self.add({})
         self.quoted.append(line)
         for part in GAP.split(line.strip()):
             label, _, text = part.partition(":")
@@ -188,21 +188,21 @@ class Reader:
 
     # ---- Single values ----------------------------------------------------------------------------------------------
     def labeled(self, match: re.Match[str], line: str) -> None:
-        self.item = self.row = None  # what follows belongs to no item
+        self.item = self.row = None  # the next lines do not belong to an item
         if self.is_context:
             return
         name = languages.MEMBERS.get(match[1].strip().casefold(), "")
         pointer = f"/{name}"
-        if pointer not in self.wanted:
+        if pointer not in self.scalars:
             return
-        value = self.value(name, match[2].strip(), self.wanted[pointer], line.strip())
+        value = self.value(name, match[2].strip(), self.scalars[pointer], line.strip())
         if value:
-            self.found.scalars[pointer] = value  # the last one counts, as the schemas say
+            self.found.scalars[pointer] = value  # the last value counts, according to the schemas
 
     def value(self, name: str, text: str, schema: Schema, quote: str) -> Found | None:
         kinds = schema.get("type", "string")
-        made = self.convert(text, kinds if isinstance(kinds, list) else [kinds], schema)
-        return None if made is None else Found(value=made, page=self.page, quote=quote[:MAX_QUOTE])
+        result = self.convert(text, kinds if isinstance(kinds, list) else [kinds], schema)
+        return None if result is None else Found(value=result, page=self.page, quote=quote[:MAX_QUOTE])
 
     def convert(self, text: str, kinds: list[str], schema: Schema) -> Any:
         if not text:

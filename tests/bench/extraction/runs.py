@@ -1,10 +1,10 @@
-"""Cases of the benchmark, and their runs through an installation."""
+"""Cases of the benchmark, and their execution in an installation."""
 
 import datetime as dt
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tests.bench.extraction import asked, families
+from tests.bench.extraction import families, model_request
 from tests.bench.extraction.documents import Document
 from tests.bench.extraction.families import FAMILIES
 from tests.bench.extraction.reader import Account, Ledger
@@ -13,7 +13,7 @@ from tests.bench.extraction.service import Service
 
 DIRECT, EXTRACT, SUMMARIZE = "direct-json", "chunked-extract", "chunked-summarize"
 IMPERFECT = ("sloppy-2", "sloppy-10", "forgetful")
-MOST_AT_ONCE = 30  # pages that an imperfect reader gets in one call
+MOST_AT_ONCE = 30  # maximum pages in one call of an imperfect reader
 MOST_SUMMARIZED = 12
 
 
@@ -36,7 +36,7 @@ class Outcome:
 
     @property
     def cost(self) -> float:
-        """Return the prompt tokens that were paid, relative to those of the text."""
+        """Return the number of prompt tokens, relative to the tokens of the text."""
         return self.account.prompt_tokens / self.case.document.tokens
 
 
@@ -54,19 +54,19 @@ def cases(names: Sequence[str], *, seed: int) -> Iterator[Case]:
             yield Case(document=long, strategy=SUMMARIZE, mode="perfect")
 
 
-def run(installation: Service, wanted: Sequence[Case], ledger: Ledger) -> list[Outcome]:
-    """Submit all documents, and return their outcomes."""
+def run(installation: Service, selected: Sequence[Case], ledger: Ledger) -> list[Outcome]:
+    """Submit the documents of all cases. Return their outcomes."""
     tasks = []
-    for case in wanted:
-        own = asked.instruction(mode=case.mode, run=case.name)
-        rule_id = installation.make_rule(case.document, strategy=case.strategy, instruction=own)
+    for case in selected:
+        instruction = model_request.instruction(mode=case.mode, run=case.name)
+        rule_id = installation.make_rule(case.document, strategy=case.strategy, instruction=instruction)
         tasks.append(installation.submit(case.document, rule_id=rule_id))
     outcomes = []
-    for case, task_id in zip(wanted, tasks, strict=True):
+    for case, task_id in zip(selected, tasks, strict=True):
         task = installation.finished(task_id)
-        made = score(case.document, task)
-        made.seconds = (at(task["updated_at"]) - at(task["created_at"])).total_seconds()
-        outcomes.append(Outcome(case=case, score=made, account=ledger.accounts[case.name]))
+        result = score(case.document, task)
+        result.seconds = (at(task["updated_at"]) - at(task["created_at"])).total_seconds()
+        outcomes.append(Outcome(case=case, score=result, account=ledger.accounts[case.name]))
     return outcomes
 
 

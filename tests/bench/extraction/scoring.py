@@ -1,4 +1,4 @@
-"""Comparison of a result with the ground truth: rows, single values, citations, and losses that no warning names."""
+"""Comparison of results with the ground truth: rows, single values, citations, and losses without a warning."""
 
 import json
 import re
@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.bench.extraction.documents import ROWS, Document, Place, Row
 
-SURE = ("exact", "normalized")  # levels that a wrong value must never have
-# Warnings about something other than a loss. A repair that has as many items as before has lost none.
+SURE = ("exact", "normalized")  # levels of citations that a wrong value must not have
+# Codes of warnings that do not report losses.
 NO_LOSS = (
     *("repaired", "merge_conflict", "sum_differs", "citation_unverified", "citations_incomplete", "value_not_in_text"),
     *("usage_unknown", "usage_incomplete", "possible_prompt_injection", "number_unrepresentable"),
@@ -19,15 +19,19 @@ NO_LOSS = (
 PAGES = re.compile(r"pages? ((?:\d+(?: to |, and |, | and |-|–)?)+)")
 MAX_RANGE = 15  # pages
 UNCOUNTED = 10**6
-WINDOW = 60  # rows, in which the counterpart of a changed row is looked for
-MIN_EQUAL = 2  # members
+WINDOW = 60  # rows in which the counterpart of a changed row is searched
+MIN_EQUAL = 2  # minimum equal members of a counterpart
 MARKUP = re.compile(r"<[^>\n]*>|[|*_#\\]|(?<=\s)-{3,}(?=\s)")
 
 
 @dataclass(slots=True, kw_only=True)
 class Score:
-    """`wrong`: values that differ and are cited as sure; `lost`: those that are missing without a warning; `named`:
-    how many are missing with one; `astray`: values that are not cited at their line."""
+    """The score of a result.
+
+    - `wrong`: different values whose citation has a level in SURE.
+    - `lost`: missing values and rows without a warning. `named`: number of those with a warning.
+    - `astray`: values that are not cited at their line.
+    """
 
     status: str
     error: str = ""
@@ -48,29 +52,29 @@ class Score:
 
 
 def score(document: Document, task: dict[str, Any]) -> Score:
-    made = Score(
+    result = Score(
         status=task["status"],
         error=(task["error"] or {}).get("code", ""),
         detail=(task["error"] or {}).get("detail", ""),
     )
-    made.rows, made.scalars = len(document.rows), len(document.scalars)
+    result.rows, result.scalars = len(document.rows), len(document.scalars)
     if task["status"] != "completed":
-        return made
-    return Scoring(document, task, made).run()
+        return result
+    return Scoring(document, task, result).run()
 
 
 class Scoring:
-    def __init__(self, document: Document, task: dict[str, Any], made: Score) -> None:
-        self.document, self.made = document, made
+    def __init__(self, document: Document, task: dict[str, Any], result: Score) -> None:
+        self.document, self.result = document, result
         self.data = task["result"]["data"]
         self.warnings = task["metadata"]["warnings"]
-        # Without a quote: computed values, and those that were not found.
+        # Computed values, and values that were not found, have no quote.
         self.citations = {
             each["pointer"]: each | {"quote": each["quote"] or ""} for each in task["result"]["citations"]
         }
         self.budgets = [named_in(warning["detail"]) for warning in self.warnings]
-        made.warnings = Counter(warning["code"] for warning in self.warnings)
-        made.levels = Counter(each["match"] for each in task["result"]["citations"])
+        result.warnings = Counter(warning["code"] for warning in self.warnings)
+        result.levels = Counter(each["match"] for each in task["result"]["citations"])
         self.by_page: dict[int, list[Row]] = {}
         for row in document.rows:
             for page in row.pages:
@@ -79,7 +83,7 @@ class Scoring:
     def run(self) -> Score:
         self.scalars()
         self.rows(self.data.get(ROWS) or [])
-        return self.made
+        return self.result
 
     # ---- Single values ----------------------------------------------------------------------------------------------
     def scalars(self) -> None:
@@ -88,7 +92,7 @@ class Scoring:
             if value is None:
                 self.loss(pointer, f"{pointer}")
             elif is_equal(value, truth):
-                self.made.scalars_right += 1
+                self.result.scalars_right += 1
                 self.cited(pointer, self.document.shown[pointer])
             else:
                 self.differs(pointer, value, truth)
@@ -98,11 +102,11 @@ class Scoring:
         found = set()
         for row, index in aligned(self.document.rows, given):
             if row is None:
-                self.made.extra += 1
+                self.result.extra += 1
                 continue
             found.add(id(row))
             if all(is_equal(given[index].get(name), value) for name, value in row.values.items()):
-                self.made.right += 1
+                self.result.right += 1
             self.members(row, given[index], f"/{ROWS}/{index}")
         for number, row in enumerate(self.document.rows):
             if id(row) not in found:
@@ -110,20 +114,22 @@ class Scoring:
 
     def members(self, row: Row, given: dict[str, Any], pointer: str) -> None:
         for name, truth in row.values.items():
-            value, here = given.get(name), f"{pointer}/{name}"
+            value, member_pointer = given.get(name), f"{pointer}/{name}"
             if value is None and truth is not None:
-                self.loss(here, here, pages=row.pages)
+                self.loss(member_pointer, member_pointer, pages=row.pages)
             elif not is_equal(value, truth):
-                self.differs(here, value, truth)
-            elif value is not None and name in row.places:  # of groups, any row may be cited
-                self.cited_in_row(here, row, row.places[name])
+                self.differs(member_pointer, value, truth)
+            elif (
+                value is not None and name in row.places
+            ):  # members of groups have no place, because any row may be cited
+                self.cited_in_row(member_pointer, row, row.places[name])
 
     # ---- Verdicts ---------------------------------------------------------------------------------------------------
     def differs(self, pointer: str, value: Any, truth: Any) -> None:
-        self.made.differing += 1
+        self.result.differing += 1
         citation = self.citations.get(pointer)
         if citation and citation["match"] in SURE:
-            self.made.wrong.append(
+            self.result.wrong.append(
                 f"{pointer} is {value!r} for {truth!r}: {citation['match']} by {citation['quote'][:80]!r}"
             )
 
@@ -131,22 +137,22 @@ class Scoring:
         for number, warning in enumerate(self.warnings):
             if self.budgets[number] and names(warning, pointer, pages or set()):
                 self.budgets[number] -= 1
-                self.made.named += 1
+                self.result.named += 1
                 return
-        self.made.lost.append(what)
+        self.result.lost.append(what)
 
     def cited(self, pointer: str, places: list[Place]) -> bool:
         citation = self.citations.get(pointer)
-        is_here = citation is not None and any(
+        is_cited_here = citation is not None and any(
             citation["page"] == place.page and overlaps(citation["quote"], place.line) for place in places
         )
-        if not is_here:
+        if not is_cited_here:
             shown = f"page {citation['page']}: {citation['quote'][:80]!r}" if citation else "nothing"
-            self.made.astray.append(f"{pointer} on page {places[0].page} is cited by {shown}")
-        return is_here
+            self.result.astray.append(f"{pointer} on page {places[0].page} is cited by {shown}")
+        return is_cited_here
 
     def cited_in_row(self, pointer: str, row: Row, place: Place) -> None:
-        """Check that a citation is at a line of the row, and could not be that of another row of the page."""
+        """Check that a citation is at a line of the row, and does not match another row of the page better."""
         if not self.cited(pointer, [place, *row.lines]):
             return
         quote = self.citations[pointer]["quote"]
@@ -154,12 +160,14 @@ class Scoring:
             if plain(place.line) == plain(other.places.get(pointer.rpartition("/")[2], place).line):
                 continue
             if any(holds(line.line, quote) for line in other.lines) and not holds(quote, place.line):
-                self.made.astray.append(f"{pointer} on page {place.page} is cited by {quote[:80]!r}, as in another row")
+                self.result.astray.append(
+                    f"{pointer} on page {place.page} is cited by {quote[:80]!r}, as in another row"
+                )
                 return
 
 
 def names(warning: dict[str, Any], pointer: str, pages: set[int]) -> bool:
-    """Return whether a warning names a loss, by its pointer or page."""
+    """Return whether a warning names a loss by its pointer or page."""
     if warning["code"] in NO_LOSS:
         return False
     detail = warning["detail"]
@@ -169,13 +177,13 @@ def names(warning: dict[str, Any], pointer: str, pages: set[int]) -> bool:
 
 
 def named_in(detail: str) -> int:
-    """Return how many losses a warning can name: as many as the items that it counts."""
+    """Return the number of losses that a warning covers, which is the number of items in its text."""
     counted = re.match(r"(\d+) items?\b", detail)
     return int(counted[1]) if counted else UNCOUNTED
 
 
 def pages_in(detail: str) -> Iterator[int]:
-    """Yield the pages that a text names. A long range names none of its pages."""
+    """Yield the pages that a text names. Long ranges are ignored."""
     for match in PAGES.finditer(detail):
         for part in re.split(r", and |, | and ", match[1]):
             ends = [int(each) for each in re.findall(r"\d+", part)]
@@ -185,7 +193,7 @@ def pages_in(detail: str) -> Iterator[int]:
 
 # ---- Comparison -----------------------------------------------------------------------------------------------------
 def aligned(truth: list[Row], given: list[Any]) -> Iterator[tuple[Row | None, int]]:
-    """Yield the row of the truth for each given one, in order, or None."""
+    """Yield, for each given row, the matching row of the ground truth or None, and the index of the given row."""
     ours, theirs = [signature(row.values) for row in truth], [signature(each) for each in given]
     for kind, i1, i2, j1, j2 in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
         if kind == "equal":
@@ -193,8 +201,8 @@ def aligned(truth: list[Row], given: list[Any]) -> Iterator[tuple[Row | None, in
             continue
         position = i1
         for index in range(j1, j2):
-            nearest = range(position, min(i2, position + WINDOW))
-            best = max(nearest, key=lambda at: similarity(truth[at], given[index]), default=None)
+            nearby = range(position, min(i2, position + WINDOW))
+            best = max(nearby, key=lambda at: similarity(truth[at], given[index]), default=None)
             if best is None or similarity(truth[best], given[index]) < MIN_EQUAL:
                 yield None, index
             else:
@@ -207,7 +215,7 @@ def similarity(row: Row, given: Any) -> int:
 
 
 def signature(values: dict[str, Any]) -> str:
-    """Return a text that is equal for equal rows: 12 equals 12.0."""
+    """Return a text that is the same for equal rows. 12 and 12.0 are equal."""
     plain_values = {name: float(value) if type(value) is int else value for name, value in values.items()}
     return json.dumps(plain_values, sort_keys=True)
 
@@ -225,7 +233,7 @@ def at(data: Any, pointer: str) -> Any:
 
 
 def plain(text: str) -> str:
-    """Return the words of a line, without marks of tables."""
+    """Return the normalized words of a line, without table markup."""
     return " ".join(MARKUP.sub(" ", text).split()).casefold()
 
 
@@ -234,5 +242,5 @@ def holds(text: str, part: str) -> bool:
 
 
 def overlaps(quote: str, line: str) -> bool:
-    """Return whether a quote is part of a line, or a line of it is."""
+    """Return whether a quote is part of a line, or contains the line."""
     return plain(quote) != "" and (plain(quote) in plain(line) or holds(quote, line))

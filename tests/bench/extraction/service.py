@@ -1,4 +1,4 @@
-"""A whole installation, as a client uses it: rules and documents by the API, results by polling."""
+"""A complete installation, and a client that creates rules, submits documents, and polls for results."""
 
 import os
 import subprocess
@@ -33,10 +33,10 @@ class Service:
     token: str
 
     def request(self, method: str, path: str, **options: Any) -> Any:
-        answer = self.send(method, path, **options)
-        if answer.is_error:
-            raise StackError(f"{method} {path}: {answer.status_code} {answer.text[:500]}")
-        return answer.json()
+        response = self.send(method, path, **options)
+        if response.is_error:
+            raise StackError(f"{method} {path}: {response.status_code} {response.text[:500]}")
+        return response.json()
 
     def send(self, method: str, path: str, **options: Any) -> httpx2.Response:
         headers = {"Authorization": f"Bearer {self.token}"}
@@ -56,7 +56,7 @@ class Service:
         return int(self.request("POST", "/submit", files=files, data={"rule_id": str(rule_id)})["task_id"])
 
     def finished(self, task_id: int) -> dict[str, Any]:
-        """Return a task when it has ended."""
+        """Wait until a task has ended, and return it."""
         deadline = time.monotonic() + LIMIT_SECONDS
         while time.monotonic() < deadline:
             task: dict[str, Any] = self.request("GET", f"/tasks/{task_id}", params={"wait": WAIT_SECONDS})
@@ -67,7 +67,7 @@ class Service:
 
 @contextmanager
 def running(settings: Mapping[str, str]) -> Iterator[Service]:
-    """Start servers, web, and workers in a separate folder, and stop them at the end."""
+    """Run servers, web, and workers in a separate folder."""
     home = Path(".local/bench")
     home.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The bounds, and a table of all documents."""
+"""Report of the benchmark: bounds, and a table of all documents."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -10,8 +10,8 @@ from tests.bench.extraction.scoring import Score
 from tests.bench.report import Report
 
 MOST_PAID = 1.5
-LONG = 24_000  # characters, beyond which the instructions of a call weigh little
-SHOWN = 3  # examples of what was missed, for each document
+LONG = 24_000  # characters; in longer documents, the instructions of calls are a small part of the cost
+SHOWN = 3  # maximum examples of each kind of failure, per document
 HEADER = [
     "document",
     "strategy",
@@ -30,63 +30,73 @@ HEADER = [
 
 
 def report(outcomes: Sequence[Outcome], ledger: Ledger) -> Report:
-    made = Report()
-    made.table("Documents", HEADER, [line(outcome) for outcome in outcomes])
+    result = Report()
+    result.table("Documents", HEADER, [line(outcome) for outcome in outcomes])
     perfect = [outcome for outcome in outcomes if outcome.case.mode == "perfect"]
     others = [outcome for outcome in outcomes if outcome.case.mode != "perfect"]
-    bars(made, perfect, others)
-    costs(made, outcomes)
-    made.bound("E", "requests that the reader did not understand", len(ledger.unknown), 0, unit="")
+    add_bounds(result, perfect, others)
+    add_costs(result, outcomes)
+    result.bound("E", "requests that the reader could not parse", len(ledger.unknown), 0, unit="")
     missed = [note(outcome) for outcome in outcomes if examples(outcome)]
     if missed:
-        made.notes.append("\n".join(["Examples of what was missed", "", *missed]))
-    return made
+        result.notes.append("\n".join(["Examples of failures", "", *missed]))
+    return result
 
 
-def bars(made: Report, perfect: list[Outcome], others: list[Outcome]) -> None:
-    def bar(number: str, what: str, value: float, total: float) -> None:
-        made.bound(number, what, value, 0, unit=f"of {total:,.0f}")
+def add_bounds(result: Report, perfect: list[Outcome], others: list[Outcome]) -> None:
+    def add_bound(number: str, what: str, value: float, total: float) -> None:
+        result.bound(number, what, value, 0, unit=f"of {total:,.0f}")
 
     scores = [outcome.score for outcome in perfect]
-    bar("E1", "perfect reader: documents that failed", sum(each.status != "completed" for each in scores), len(scores))
+    add_bound(
+        "E1", "perfect reader: documents that failed", sum(each.status != "completed" for each in scores), len(scores)
+    )
     rows, scalars = sum(each.rows for each in scores), sum(each.scalars for each in scores)
-    bar("E1", "perfect reader: rows that are missing or wrong", rows - sum(each.right for each in scores), rows)
-    bar("E1", "perfect reader: rows that the document does not have", sum(each.extra for each in scores), rows)
+    add_bound("E1", "perfect reader: rows that are missing or wrong", rows - sum(each.right for each in scores), rows)
+    add_bound("E1", "perfect reader: rows that the document does not have", sum(each.extra for each in scores), rows)
     right = sum(each.scalars_right for each in scores)
-    bar("E1", "perfect reader: single values that are missing or wrong", scalars - right, scalars)
+    add_bound("E1", "perfect reader: single values that are missing or wrong", scalars - right, scalars)
     cited = [outcome.score for outcome in perfect if outcome.case.strategy != SUMMARIZE]
     values = sum(values_of(outcome) for outcome in perfect if outcome.case.strategy != SUMMARIZE)
-    bar("E2", "perfect reader: values that are not cited at their row", sum(len(each.astray) for each in cited), values)
+    add_bound(
+        "E2", "perfect reader: values that are not cited at their row", sum(len(each.astray) for each in cited), values
+    )
     for mode in dict.fromkeys(outcome.case.mode for outcome in others):
         scores = [outcome.score for outcome in others if outcome.case.mode == mode]
         rows = sum(each.rows for each in scores)
-        bar("E3", f"{mode}: documents that failed", sum(each.status != "completed" for each in scores), len(scores))
+        add_bound(
+            "E3", f"{mode}: documents that failed", sum(each.status != "completed" for each in scores), len(scores)
+        )
         differing = sum(each.differing for each in scores)
-        bar(
+        add_bound(
             "E3",
             f"{mode}: wrong values cited as exact or normalized",
             sum(len(each.wrong) for each in scores),
             differing,
         )
-        bar("E3", f"{mode}: losses without a warning that names them", sum(len(each.lost) for each in scores), rows)
-        made.bound("E3", f"{mode}: losses with a warning", sum(each.named for each in scores), unit=f"of {rows:,}")
-        made.bound("E3", f"{mode}: rows that the document does not have", sum(each.extra for each in scores), unit="")
+        add_bound(
+            "E3", f"{mode}: losses without a warning that names them", sum(len(each.lost) for each in scores), rows
+        )
+        result.bound("E3", f"{mode}: losses with a warning", sum(each.named for each in scores), unit=f"of {rows:,}")
+        result.bound("E3", f"{mode}: rows that the document does not have", sum(each.extra for each in scores), unit="")
 
 
-def costs(made: Report, outcomes: Sequence[Outcome]) -> None:
+def add_costs(result: Report, outcomes: Sequence[Outcome]) -> None:
     for mode in dict.fromkeys(outcome.case.mode for outcome in outcomes):
         long = [each for each in outcomes if each.case.mode == mode and len(each.case.document.text) > LONG]
         long = [each for each in long if each.case.strategy != SUMMARIZE]
         if long:
-            made.bound(
+            result.bound(
                 "E4",
                 f"{mode}: prompt tokens, relative to the text, at most",
                 max(each.cost for each in long),
                 MOST_PAID,
             )
-            paid = sum(each.account.prompt_tokens for each in long)
-            made.bound(
-                "E4", f"{mode}: the same of all long documents", paid / sum(each.case.document.tokens for each in long)
+            tokens = sum(each.account.prompt_tokens for each in long)
+            result.bound(
+                "E4",
+                f"{mode}: the same of all long documents",
+                tokens / sum(each.case.document.tokens for each in long),
             )
 
 
@@ -125,13 +135,13 @@ def note(outcome: Outcome) -> str:
 
 
 def details(outcome: Outcome) -> dict[str, Any]:
-    """Return everything about an outcome, for the JSON file."""
+    """Return all data about an outcome, for the JSON file."""
     case = outcome.case
     return {
         "family": case.document.family, "pages": case.document.pages, "strategy": case.strategy, "mode": case.mode,
-        "cost": outcome.cost, **facts_of(outcome.score), **facts_of(outcome.account),
+        "cost": outcome.cost, **fields_of(outcome.score), **fields_of(outcome.account),
     }  # fmt: skip
 
 
-def facts_of(made: Score | Account) -> dict[str, Any]:
-    return {each.name: getattr(made, each.name) for each in fields(made)}
+def fields_of(result: Score | Account) -> dict[str, Any]:
+    return {each.name: getattr(result, each.name) for each in fields(result)}

@@ -1,7 +1,7 @@
-"""The minimal exporter: COPY and put_object per slice, without job tables or a queue.
+"""Minimal exporter: COPY and put_object for each slice, without job tables or a queue.
 
-Controlled by lines on stdin. The first one is JSON, `[["JFK", "2013-02-15", "its/path"], …]`. It prints `ready`
-after imports and connections. At each further line, it exports all slices, and prints `done`.
+It is controlled by lines on stdin. The first line is JSON, `[["JFK", "2013-02-15", "its/path"], …]`. The exporter
+prints `ready` after imports and connections. For each further line, it exports all slices, and prints `done`.
 """
 
 import json
@@ -30,20 +30,20 @@ def main() -> None:
         while sys.stdin.readline():
             for key, day, path in slices:
                 storage.put_object(
-                    Bucket=bucket, Key=path, Body=copied(source, key, day), ContentType="text/csv; charset=utf-8",
+                    Bucket=bucket, Key=path, Body=copy_slice(source, key, day), ContentType="text/csv; charset=utf-8",
                     ServerSideEncryption="AES256",
                 )  # fmt: skip
             print_line("done")
 
 
-def copied(source: psycopg.Connection, key: str, day: str) -> bytes:
+def copy_slice(source: psycopg.Connection, key: str, day: str) -> bytes:
     with source.cursor().copy(COPY.format(key, day)) as copy:
         return b"".join(copy)
 
 
 def client() -> "S3Client":
-    """Return a client that is as cheap as Sluice's: it neither signs bodies nor computes checksums."""
-    made: S3Client = boto3.client(
+    """Return a client like Sluice's, which neither signs bodies nor computes checksums."""
+    s3: S3Client = boto3.client(
         "s3",
         endpoint_url=os.environ["S3_ENDPOINT_URL"],
         region_name=os.environ["S3_REGION"],
@@ -57,7 +57,7 @@ def client() -> "S3Client":
             tcp_keepalive=True,
         ),
     )
-    return made
+    return s3
 
 
 def print_line(word: str) -> None:

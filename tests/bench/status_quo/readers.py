@@ -1,4 +1,4 @@
-"""The clients of the status quo: each reads slice by slice and page by page, over a persistent connection."""
+"""Clients of the status quo. Each reads slices page by page, over a persistent connection."""
 
 import http.client
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,15 +18,15 @@ TIMEOUT_SECONDS = 60
 
 
 def read(ports: Sequence[int], token: str, pairs: Iterable[Pair]) -> int:
-    """Read these slices with all clients together, at these ports. Returns the number of rows."""
-    waiting = iter(list(pairs))  # an iterator over a list yields each item once, also to threads
+    """Read slices with all clients, from web processes at these ports. Return the number of rows."""
+    remaining = iter(list(pairs))  # an iterator over a list yields each item only once, even to several threads
     with ThreadPoolExecutor(CLIENTS) as threads:
-        return sum(threads.map(lambda n: client(ports[n % len(ports)], token, waiting), range(CLIENTS)))
+        return sum(threads.map(lambda n: client(ports[n % len(ports)], token, remaining), range(CLIENTS)))
 
 
-def client(port: int, token: str, waiting: Iterator[Pair]) -> int:
+def client(port: int, token: str, remaining: Iterator[Pair]) -> int:
     with connected(port) as connection:
-        return sum(len(page) for pair in waiting for page in pages(connection, token, pair))
+        return sum(len(page) for pair in remaining for page in pages(connection, token, pair))
 
 
 def connected(port: int) -> closing[http.client.HTTPConnection]:
@@ -34,9 +34,9 @@ def connected(port: int) -> closing[http.client.HTTPConnection]:
 
 
 def pages(connection: http.client.HTTPConnection, token: str, pair: Pair) -> Iterator[list[dict[str, Any]]]:
-    place: dict[str, str] = {}
+    cursor: dict[str, str] = {}
     while True:
-        query = urlencode({"origin": pair.key, "date": pair.effective_date.isoformat(), **place})
+        query = urlencode({"origin": pair.key, "date": pair.effective_date.isoformat(), **cursor})
         connection.request("GET", f"/flights?{query}", headers={"Authorization": f"Bearer {token}"})
         response = connection.getresponse()
         content = response.read()
@@ -45,4 +45,4 @@ def pages(connection: http.client.HTTPConnection, token: str, pair: Pair) -> Ite
         yield page["results"]
         if page["next"] is None:
             return
-        place = {"after": page["next"]}
+        cursor = {"after": page["next"]}

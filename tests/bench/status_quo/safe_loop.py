@@ -1,8 +1,7 @@
-"""The minimal reliable exporter: the bare loop, plus Sluice's claiming and finishing of each chunk, and a conditional
-PUT.
+"""Minimal reliable exporter: the bare loop, with Sluice's claim and end of each chunk, and a conditional PUT.
 
-Controlled by lines on stdin, like `bare_loop`. It claims any waiting chunk, without a queue, lease renewal, retries,
-logs, or metrics.
+It is controlled by lines on stdin, like `bare_loop`. It claims any waiting chunk. It has no queue, lease renewal,
+retries, logs, or metrics.
 """
 
 import hashlib
@@ -14,7 +13,7 @@ import django
 import psycopg
 
 from config.platform.storage.commits import condition
-from tests.bench.status_quo.bare_loop import client, copied, print_line
+from tests.bench.status_quo.bare_loop import client, copy_slice, print_line
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -46,7 +45,7 @@ def export(claim: "Claim", source: psycopg.Connection, storage: "S3Client") -> "
     from exports.core.states import Source
     from exports.worker.transitions import ChunkResult
 
-    content = copied(source, claim.pair.key, claim.pair.effective_date.isoformat())
+    content = copy_slice(source, claim.pair.key, claim.pair.effective_date.isoformat())
     stored = storage.put_object(
         Bucket=os.environ["S3_BUCKET"], Key=claim.path, Body=content, ContentType="text/csv; charset=utf-8",
         ServerSideEncryption="AES256", **condition(claim.known_file.etag if claim.known_file else None),

@@ -1,4 +1,4 @@
-"""Sluice's settings with an additional endpoint and a pool for the source, as in a service without exports."""
+"""Sluice's settings with an endpoint and a connection pool for the source, like in a service without exports."""
 
 from config import settings as shipped
 from config.platform.db.base import pool_of
@@ -9,7 +9,7 @@ DATABASES = {
     **shipped.DATABASES,
     "source": {
         **shipped.database(shipped.env.source_url),
-        # Pooled like Sluice's own database, and with prepared statements, which spare Postgres the planning.
+        # Pooled like Sluice's database, and with prepared statements, so that Postgres plans them only once.
         "OPTIONS": {
             "pool": pool_of(shipped.env.database_pool_size),
             "server_side_binding": True,

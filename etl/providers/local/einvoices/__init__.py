@@ -1,6 +1,7 @@
-"""E-invoices: XML of EN 16931 that a PDF carries, or that is the document (ADR 41).
+"""E-invoices: XML of EN 16931, embedded in a PDF or as a separate document (ADR 41).
 
-- Reader process: `reading` recognizes and reads the XML with `terms`, the table of business terms, and checks it by the
-  `schemas` of its profile and the `rules` of the standard; `attachments` takes it out of a PDF.
-- Worker: `received` checks what the reader process sent; `rendering` writes Markdown for a document that is XML alone.
+- Reader process: `attachments` extracts the XML from a PDF. `reading` recognizes and reads it with `terms`, the table
+  of business terms, and validates it against the `schemas` of its profile and the `rules` of the standard.
+- Worker: `received` validates the message of the reader process. `rendering` writes Markdown for an invoice without a
+  PDF.
 """

@@ -7,15 +7,15 @@ import pypdfium2.raw as pdfium
 
 from etl.providers.local.einvoices.unreadable import MAX_BYTES, Unreadable
 
-# The names that the versions of ZUGFeRD, Factur-X, and XRechnung demand, in lower case.
+# The file names that the versions of ZUGFeRD, Factur-X, and XRechnung require, in lower case.
 NAMES = frozenset({"factur-x.xml", "zugferd-invoice.xml", "xrechnung.xml"})
-# Attachments that are looked at. A PDF portfolio may have thousands.
+# Only the first attachments are searched, because a PDF portfolio may have thousands.
 MAX_ATTACHMENTS = 200
 
 
 @dataclass(slots=True)
 class XmlFiles:
-    """The contents of XML files: of those with a name that means an invoice, and of others."""
+    """The contents of XML files. `named`: files with the standard name of an e-invoice."""
 
     named: list[bytes] = field(default_factory=list)
     others: list[bytes] = field(default_factory=list)

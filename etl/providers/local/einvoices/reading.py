@@ -1,7 +1,10 @@
 """Recognition and reading of e-invoices. Runs only in the reader process.
 
-A message about a document: `{"einvoice": {"syntax", "profile", "errors", "data"}}`, with amounts as texts;
-`{"einvoice": None}` if there is none; or `{"unreadable": …}`, one of `unreadable.REASONS`.
+The message about a document is one of these:
+
+- `{"einvoice": {"syntax", "profile", "errors", "data"}}`, with amounts as strings
+- `{"einvoice": None}` if the document has no e-invoice
+- `{"unreadable": …}` with a key of `unreadable.REASONS`
 """
 
 from collections.abc import Iterator
@@ -23,38 +26,40 @@ Message = dict[str, Any]
 
 @cache
 def load() -> None:
-    """Compile schemas and paths, before the first fork for a document."""
+    """Compile schemas and XPath expressions before the first fork."""
     schemas.load_all()
     syntaxes.compile_all()
 
 
 def read(kind: DocumentFormat, document: BinaryIO, limits: DocumentLimits) -> Iterator[Message]:
-    """Yield the message about a document, and the last one. Raises BadDocument for a PDF that cannot be opened."""
+    """Yield the message about a document, then `{"done": True}`. Raises BadDocument if a PDF cannot be opened."""
     try:
-        root = in_pdf(document, limits) if kind == DocumentFormat.PDF else in_xml(document.read(MAX_BYTES + 1))
-        yield {"einvoice": None if root is None else invoice_in(root)}
+        root = (
+            root_in_pdf(document, limits) if kind == DocumentFormat.PDF else root_in_xml(document.read(MAX_BYTES + 1))
+        )
+        yield {"einvoice": None if root is None else invoice_message(root)}
     except Unreadable as error:
         yield {"unreadable": error.reason}
     yield {"done": True}
 
 
 # ---- Recognition ----------------------------------------------------------------------------------------------------
-def in_pdf(document: BinaryIO, limits: DocumentLimits) -> Any:
-    """Return the root of the invoice that a PDF carries, or None. A file with an invoice's name must be one."""
+def root_in_pdf(document: BinaryIO, limits: DocumentLimits) -> Any:
+    """Return the root element of the invoice in a PDF, or None. Raises Unreadable."""
     files = attachments.find(Pdf(document, limits).document)
     roots = [(content, parse(content)) for content in files.named]
     if any(root.tag not in BY_ROOT for _, root in roots):
         raise Unreadable("no_invoice")
-    roots = roots or [(content, parse(content)) for content in filter(syntaxes.claims_to_be_invoice, files.others)]
+    roots = roots or [(content, parse(content)) for content in filter(syntaxes.looks_like_invoice, files.others)]
     by_content = {content: root for content, root in roots if root.tag in BY_ROOT}
     if len(by_content) > 1:
         raise Unreadable("several")
     return next(iter(by_content.values()), None)
 
 
-def in_xml(content: bytes) -> Any:
-    """Return the root of a document that is an invoice, or None if it is other XML."""
-    if not syntaxes.claims_to_be_invoice(content):
+def root_in_xml(content: bytes) -> Any:
+    """Return the root element of an XML invoice, or None for other XML."""
+    if not syntaxes.looks_like_invoice(content):
         return None
     root = parse(content)
     return root if root.tag in BY_ROOT else None
@@ -69,13 +74,13 @@ def parse(content: bytes) -> Any:
         root = xml.parse(content)
     except FileCorrupt:
         raise Unreadable("invalid_xml") from None
-    if root.getroottree().docinfo.internalDTD is not None:  # in an encoding that was not searched above
+    if root.getroottree().docinfo.internalDTD is not None:  # in an encoding that the search above does not cover
         raise Unreadable("document_type")
     return root
 
 
 # ---- Reading --------------------------------------------------------------------------------------------------------
-def invoice_in(root: Any) -> Message:
+def invoice_message(root: Any) -> Message:
     syntax = BY_ROOT[root.tag]
     identifier = syntax.value(terms.PROFILE, root) or ""
     profile = profile_of(identifier)
@@ -98,7 +103,7 @@ def invoice_in(root: Any) -> Message:
 
 
 def data_of(syntax: Syntax, root: Any, lines: list[Any]) -> dict[str, Any]:
-    """Return the result with its members in the order of the rule's schema. Absent terms are absent."""
+    """Return the data of an invoice, with its fields in the order of the rule's schema. Missing terms are omitted."""
     return {
         **members(syntax, terms.HEAD, root),
         "lines": [members(syntax, terms.LINE, line) for line in lines],

@@ -1,4 +1,4 @@
-"""Validation of an e-invoice from the reader process, which is untrusted: it has parsed an untrusted file."""
+"""Validation of e-invoices from the reader process. Its messages are untrusted, because it parses untrusted files."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ PARTY = {
     "vat_id": TEXT,
     "address": dict.fromkeys(("street", "city", "postcode", "country"), TEXT),
 }
-# The shape of a result's data. A list has one item: the shape of all its items.
+# The expected shape of an invoice. The single item of a list is the shape of all items.
 SHAPE = {
     **dict.fromkeys(("number", "issue_date", "type_code", "currency"), TEXT),
     "seller": PARTY,
@@ -40,41 +40,41 @@ MAX_ERRORS, MAX_TEXT = 100, 1_000
 
 
 def einvoice_of(message: Any) -> EInvoice:
-    """Return the e-invoice of a message. Raises KeyError, TypeError, AttributeError, or ValueError."""
+    """Validate a message and return its e-invoice. Raises KeyError, TypeError, AttributeError, or ValueError."""
     if message["syntax"] not in SYNTAXES:
         raise ValueError(message["syntax"])
     return EInvoice(
         syntax=message["syntax"],
-        profile=text(message["profile"])[:MAX_TEXT],
-        errors=tuple(error_of(error) for error in message["errors"][:MAX_ERRORS]),
-        data=checked(message["data"], SHAPE),
+        profile=parse_text(message["profile"])[:MAX_TEXT],
+        errors=tuple(parse_error(error) for error in message["errors"][:MAX_ERRORS]),
+        data=validate(message["data"], SHAPE),
     )
 
 
-def error_of(error: Mapping[str, Any]) -> dict[str, str]:
+def parse_error(error: Mapping[str, Any]) -> dict[str, str]:
     if not CODE.fullmatch(error["code"]):
         raise ValueError(error["code"])
-    return {"code": error["code"], "detail": text(error["detail"])[:MAX_TEXT]}
+    return {"code": error["code"], "detail": parse_text(error["detail"])[:MAX_TEXT]}
 
 
-def checked(value: Any, shape: Any) -> Any:
-    """Return a value with only the members that the shape has, and amounts as numbers with their digits."""
+def validate(value: Any, shape: Any) -> Any:
+    """Validate a value. Drop fields that are not in the shape, and convert amounts to exact numbers."""
     if isinstance(shape, dict | list) and not isinstance(value, type(shape)):
         raise TypeError(type(value).__name__)
     if isinstance(shape, dict):
-        return {name: checked(value[name], inside) for name, inside in shape.items() if name in value}
+        return {name: validate(value[name], inside) for name, inside in shape.items() if name in value}
     if isinstance(shape, list):
-        return [checked(each, shape[0]) for each in value]
-    return text(value) if shape == TEXT else number(value)
+        return [validate(each, shape[0]) for each in value]
+    return parse_text(value) if shape == TEXT else parse_number(value)
 
 
-def text(value: Any) -> str:
+def parse_text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(type(value).__name__)
     return remove_control_characters(value)
 
 
-def number(value: Any) -> Any:
+def parse_number(value: Any) -> Any:
     if not JSON_NUMBER.fullmatch(value):
         raise ValueError(type(value).__name__)
     return exact_json.loads(value)

@@ -1,4 +1,4 @@
-"""Markdown of an e-invoice without a PDF: CII and UBL have no pages."""
+"""Markdown for e-invoices that have no PDF."""
 
 import html
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ TOTALS = {"net": "Total without VAT", "tax": "VAT", "gross": "Total with VAT", "
 CREDIT_NOTES = frozenset({"381", "396", "532", "81", "83", "261", "262", "296", "308", "420", "458"})
 
 
-def rendered(data: dict[str, Any]) -> str:
+def render(data: dict[str, Any]) -> str:
     return markdown.join(blocks(data))
 
 
@@ -42,7 +42,7 @@ def blocks(data: dict[str, Any]) -> Iterator[str]:
     for role in ("seller", "buyer"):
         yield markdown.heading(2, role.capitalize())
         yield ", ".join(
-            markdown.one_line(plain(value)) for member in PARTY if (value := inside(data.get(role, {}), member))
+            markdown.one_line(plain(value)) for member in PARTY if (value := value_at(data.get(role, {}), member))
         )
     for name, title in (("lines", "Lines"), ("taxes", "VAT")):
         if items := data[name]:
@@ -58,8 +58,8 @@ def blocks(data: dict[str, Any]) -> Iterator[str]:
         yield "\n\n".join(markdown.one_line(plain(note)) for note in data["notes"])
 
 
-def inside(data: dict[str, Any], member: str) -> Any:
-    """Return a member of a member, such as `address.city`, or None."""
+def value_at(data: dict[str, Any], member: str) -> Any:
+    """Return the value at a path such as `address.city`, or None."""
     value: Any = data
     for name in member.split("."):
         value = value.get(name) if value else None

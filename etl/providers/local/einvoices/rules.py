@@ -1,6 +1,6 @@
-"""Rules of EN 16931: required terms, and the arithmetic of sums, by exact decimals. Runs only in the reader process.
+"""Rules of EN 16931 about required terms and sums. Runs only in the reader process.
 
-Not all rules of the standard: see docs/e-invoices.md. The tolerances are those of its published validation artifacts.
+docs/e-invoices.md lists the implemented rules. The tolerances are those of the standard's validation artifacts.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,14 +11,14 @@ from typing import Any
 from etl.providers.local.einvoices.profiles import Profile
 
 ZERO, HALF, CENT = Decimal(0), Decimal("0.5"), Decimal("0.01")
-# Of a tax amount, which may be the sum of rounded amounts of lines.
+# For a tax amount, because it may be the sum of rounded amounts of lines.
 TAX_TOLERANCE = Decimal(1)
-NOT_COUNTED = frozenset({"GROUP", "INFORMATION"})
+UNCOUNTED_STATES = frozenset({"GROUP", "INFORMATION"})
 OUTSIDE_SCOPE = "O"  # the VAT category without a rate
-PRECISION = 120  # digits, more than a product of two amounts has
+PRECISION = 120  # digits: enough for the product of any two amounts
 
-# Rules by the member that they require, with the name of the term.
-OF_HEAD = (
+# Each row: the rule, the required field, and the name of the term.
+HEAD_RULES = (
     ("BR-02", "number", "invoice number (BT-1)"),
     ("BR-03", "issue_date", "issue date (BT-2)"),
     ("BR-04", "type_code", "invoice type code (BT-3)"),
@@ -30,7 +30,7 @@ OF_HEAD = (
     ("BR-14", "totals.gross", "total with VAT (BT-112)"),
     ("BR-15", "totals.due", "amount due (BT-115)"),
 )
-OF_LINE = (
+LINE_RULES = (
     ("BR-21", "id", "identifier (BT-126)"),
     ("BR-22", "quantity", "quantity (BT-129)"),
     ("BR-23", "unit", "unit of the quantity (BT-130)"),
@@ -38,7 +38,7 @@ OF_LINE = (
     ("BR-25", "name", "item name (BT-153)"),
     ("BR-26", "net_price", "net price (BT-146)"),
 )
-OF_TAX = (
+TAX_RULES = (
     ("BR-45", "basis", "taxable amount (BT-116)"),
     ("BR-46", "amount", "tax amount (BT-117)"),
     ("BR-47", "category", "category code (BT-118)"),
@@ -48,7 +48,7 @@ OF_TAX = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invoice:
-    """An invoice to check. `sums`: the totals that are not in the result, by their members in `terms.OTHER_SUMS`."""
+    """An invoice to check. `sums`: the totals of `terms.OTHER_SUMS`, which are not part of `data`."""
 
     data: dict[str, Any]
     profile: Profile
@@ -59,15 +59,15 @@ class Invoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
-    """A broken rule: its number, and the values that break it."""
+class BrokenRule:
+    """A broken rule. `detail` names the values that break it."""
 
     rule: str
     detail: str
 
 
-def check(invoice: Invoice) -> list[Broken]:
-    """Return the broken rules. ZUGFeRD 1 is older than the standard, and has none."""
+def check(invoice: Invoice) -> list[BrokenRule]:
+    """Return the broken rules. ZUGFeRD 1 is older than the standard, so no rules apply to it."""
     if not invoice.profile.is_en_16931:
         return []
     with localcontext(prec=PRECISION):
@@ -75,20 +75,20 @@ def check(invoice: Invoice) -> list[Broken]:
 
 
 # ---- Required terms -------------------------------------------------------------------------------------------------
-def missing_terms(invoice: Invoice) -> Iterator[Broken]:
+def missing_terms(invoice: Invoice) -> Iterator[BrokenRule]:
     profile = invoice.profile
-    yield from (Broken(rule, f"The {name} is missing.") for rule, name in missing_of_head(invoice))
+    yield from (BrokenRule(rule, f"The {name} is missing.") for rule, name in missing_head_terms(invoice))
     if profile.has_lines:
-        yield from missing_members(counted_lines(invoice), OF_LINE, "Line")
-    yield from missing_members(invoice.data["taxes"], OF_TAX, "VAT breakdown")
+        yield from missing_members(counted_lines(invoice), LINE_RULES, "Line")
+    yield from missing_members(invoice.data["taxes"], TAX_RULES, "VAT breakdown")
 
 
-def missing_of_head(invoice: Invoice) -> Iterator[tuple[str, str]]:
+def missing_head_terms(invoice: Invoice) -> Iterator[tuple[str, str]]:
     """Yield the rules that require terms of the whole invoice, and the names of the terms."""
     data, profile = invoice.data, invoice.profile
     if not profile.name:
         yield "BR-01", "specification identifier (BT-24)"
-    yield from ((rule, name) for rule, member, name in OF_HEAD if value_at(data, member) is None)
+    yield from ((rule, name) for rule, member, name in HEAD_RULES if value_at(data, member) is None)
     if profile.has_sums and "lines" not in invoice.sums:
         yield "BR-12", "sum of the line net amounts (BT-106)"
     if profile.has_lines and not data["lines"]:
@@ -97,8 +97,10 @@ def missing_of_head(invoice: Invoice) -> Iterator[tuple[str, str]]:
         yield "BR-CO-18", "VAT breakdown (BG-23)"
 
 
-def missing_members(items: list[dict[str, str]], rules: Iterable[tuple[str, str, str]], item: str) -> Iterator[Broken]:
-    """Yield one broken rule for each member, with the first item that lacks it."""
+def missing_members(
+    items: list[dict[str, str]], rules: Iterable[tuple[str, str, str]], item: str
+) -> Iterator[BrokenRule]:
+    """Yield a broken rule for each field that items lack, with the number of the first such item."""
     for rule, member, name in rules:
         lacking = [
             number
@@ -107,7 +109,7 @@ def missing_members(items: list[dict[str, str]], rules: Iterable[tuple[str, str,
         ]
         if lacking:
             more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-            yield Broken(rule, f"{item} {lacking[0]}{more}: the {name} is missing.")
+            yield BrokenRule(rule, f"{item} {lacking[0]}{more}: the {name} is missing.")
 
 
 def value_at(data: dict[str, Any], member: str) -> Any:
@@ -118,33 +120,36 @@ def value_at(data: dict[str, Any], member: str) -> Any:
 
 
 # ---- Sums -----------------------------------------------------------------------------------------------------------
-def wrong_sums(invoice: Invoice) -> Iterator[Broken]:
-    profile, sums = invoice.profile, decimals(invoice.sums)
-    totals, taxes = decimals(invoice.data.get("totals", {})), invoice.data["taxes"]
-    for total in [*(of_lines(invoice, sums) if profile.has_sums else ()), *of_totals(totals, sums, taxes, profile)]:
+def wrong_sums(invoice: Invoice) -> Iterator[BrokenRule]:
+    profile, sums = invoice.profile, to_decimals(invoice.sums)
+    totals, taxes = to_decimals(invoice.data.get("totals", {})), invoice.data["taxes"]
+    for total in [
+        *(sums_of_lines(invoice, sums) if profile.has_sums else ()),
+        *document_totals(totals, sums, taxes, profile),
+    ]:
         yield from total.broken(profile)
     for number, tax in enumerate(taxes, start=1):
-        yield from wrong_tax(number, decimals(tax))
+        yield from wrong_tax(number, to_decimals(tax))
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """A total, and the parts that it should be the sum of."""
+    """A total and the parts that it must be the sum of."""
 
     rule: str
     name: str
     stated: Decimal
     parts: list[Decimal]
 
-    def broken(self, profile: Profile) -> Iterator[Broken]:
+    def broken(self, profile: Profile) -> Iterator[BrokenRule]:
         """Yield the rule if the total is not the rounded sum of its parts."""
-        expected = rounded(sum(self.parts, ZERO))
+        expected = round_to_cents(sum(self.parts, ZERO))
         tolerance = CENT * max(len(self.parts), 1) if profile.is_extended else ZERO
         if abs(self.stated - expected) > tolerance:
-            yield Broken(self.rule, f"The {self.name} is {self.stated:f}; its parts give {expected:f}.")
+            yield BrokenRule(self.rule, f"The {self.name} is {self.stated:f}; the sum of its parts is {expected:f}.")
 
 
-def of_lines(invoice: Invoice, sums: dict[str, Decimal]) -> Iterator[Total]:
+def sums_of_lines(invoice: Invoice, sums: dict[str, Decimal]) -> Iterator[Total]:
     """Yield the sums of the lines, allowances, and charges."""
     if invoice.profile.has_lines and "lines" in sums:
         amounts = [line.get("net_amount", "0") for line in counted_lines(invoice)]
@@ -156,10 +161,10 @@ def of_lines(invoice: Invoice, sums: dict[str, Decimal]) -> Iterator[Total]:
         yield Total(rule, f"sum of the {name} ({term})", sums.get(name, ZERO), list(map(Decimal, parts)))
 
 
-def of_totals(
+def document_totals(
     totals: dict[str, Decimal], sums: dict[str, Decimal], taxes: list[dict[str, str]], profile: Profile
 ) -> Iterator[Total]:
-    """Yield the totals of the invoice. Those that a profile lacks are not checked."""
+    """Yield the totals of the invoice that its profile has."""
     if "net" in totals and "lines" in sums:
         parts = [sums["lines"], -sums.get("allowances", ZERO), sums.get("charges", ZERO)]
         yield Total("BR-CO-13", "total without VAT (BT-109)", totals["net"], parts)
@@ -173,26 +178,27 @@ def of_totals(
 
 
 def counted_lines(invoice: Invoice) -> list[dict[str, str]]:
-    """Return the lines whose amounts are part of sums."""
+    """Return the lines whose amounts are included in sums."""
     lines = zip(invoice.data["lines"], invoice.line_states, strict=True)
-    return [line for line, state in lines if state not in NOT_COUNTED]
+    return [line for line, state in lines if state not in UNCOUNTED_STATES]
 
 
-def wrong_tax(number: int, tax: dict[str, Decimal]) -> Iterator[Broken]:
+def wrong_tax(number: int, tax: dict[str, Decimal]) -> Iterator[BrokenRule]:
     if not {"basis", "amount"} <= tax.keys():
         return
-    expected = rounded(abs(tax["basis"]) * tax.get("rate", ZERO) / 100)
+    expected = round_to_cents(abs(tax["basis"]) * tax.get("rate", ZERO) / 100)
     if abs(abs(tax["amount"]) - expected) > TAX_TOLERANCE:
         detail = (
-            f"VAT breakdown {number}: the tax amount (BT-117) is {tax['amount']:f}; basis and rate give {expected:f}."
+            f"VAT breakdown {number}: the tax amount (BT-117) is {tax['amount']:f}; "
+            f"basis and rate result in {expected:f}."
         )
-        yield Broken("BR-CO-17", detail)
+        yield BrokenRule("BR-CO-17", detail)
 
 
-def decimals(members: dict[str, str]) -> dict[str, Decimal]:
+def to_decimals(members: dict[str, str]) -> dict[str, Decimal]:
     return {name: Decimal(text) for name, text in members.items() if name != "category"}
 
 
-def rounded(amount: Decimal) -> Decimal:
-    """Round to cents, halves up, as XPath's `round` in the validation artifacts does."""
+def round_to_cents(amount: Decimal) -> Decimal:
+    """Round to cents, half up, like XPath's `round` in the validation artifacts."""
     return (amount * 100 + HALF).to_integral_value(ROUND_FLOOR) * CENT

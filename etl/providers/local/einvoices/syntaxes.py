@@ -1,4 +1,4 @@
-"""The syntaxes of e-invoices, and access to the terms of one. Runs only in the reader process."""
+"""The syntaxes of e-invoices, and access to their terms. Runs only in the reader process."""
 
 import re
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ MAX_TEXT = 100_000  # characters of a term
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Syntax:
-    """A syntax by its root element. `schema`: in `schemas`, for a profile without one of its own."""
+    """A syntax with its root element. `schema`: a name in `schemas`, for profiles without their own schema."""
 
     name: str  # cii or ubl
     root: str
@@ -35,23 +35,23 @@ class Syntax:
     def path(self, term: Term) -> str:
         if self.name == "ubl":
             return term.ubl
-        return terms.of_zugferd_1(term.cii) if self.is_zugferd_1 else term.cii
+        return terms.zugferd_1_path(term.cii) if self.is_zugferd_1 else term.cii
 
     def elements(self, term: Term, parent: Any) -> list[Any]:
-        found: list[Any] = compiled(self, self.path(term))[0](parent)
+        found: list[Any] = compile_paths(self, self.path(term))[0](parent)
         return found
 
     def value(self, term: Term, parent: Any) -> str | None:
-        """Return the value of a term: a text, an amount with its digits, or a date. None if it is absent or invalid."""
-        for path in compiled(self, self.path(term)):
+        """Return the value of a term: text, an exact amount, or a date. None if it is missing or invalid."""
+        for path in compile_paths(self, self.path(term)):
             if found := next(filter(None, map(text_of, path(parent))), None):
-                return converted(found, term.kind)
+                return convert(found, term.kind)
         return None
 
     def values(self, term: Term, parent: Any) -> list[str]:
         """Return the values of a term that may be repeated."""
-        texts = (text_of(each) for path in compiled(self, self.path(term)) for each in path(parent))
-        return [value for text in texts if text and (value := converted(text, term.kind)) is not None]
+        texts = (text_of(each) for path in compile_paths(self, self.path(term)) for each in path(parent))
+        return [value for text in texts if text and (value := convert(text, term.kind)) is not None]
 
 
 SYNTAXES = (
@@ -80,22 +80,22 @@ SYNTAXES = (
     Syntax("ubl", f"{{{UBL}:CreditNote-2}}CreditNote", UBL_PARTS, "ubl-credit-note"),
 )
 BY_ROOT = {syntax.root: syntax for syntax in SYNTAXES}
-# The beginning of a file that should be an invoice, even if it cannot be parsed.
-CLAIM = re.compile(rb"CrossIndustry(?:Invoice|Document)|ubl:schema:xsd:(?:Invoice|CreditNote)-2")
-CLAIM_WITHIN = 8_192  # bytes
+# Names near the beginning of an invoice. They identify it even if the file cannot be parsed.
+INVOICE_NAME = re.compile(rb"CrossIndustry(?:Invoice|Document)|ubl:schema:xsd:(?:Invoice|CreditNote)-2")
+INVOICE_NAME_WITHIN = 8_192  # bytes
 
 
-def claims_to_be_invoice(content: bytes) -> bool:
-    return CLAIM.search(content[:CLAIM_WITHIN].replace(b"\0", b"")) is not None
+def looks_like_invoice(content: bytes) -> bool:
+    return INVOICE_NAME.search(content[:INVOICE_NAME_WITHIN].replace(b"\0", b"")) is not None
 
 
 @cache
-def compiled(syntax: Syntax, paths: str) -> list[Any]:
+def compile_paths(syntax: Syntax, paths: str) -> list[Any]:
     return [etree.XPath(path, namespaces=syntax.namespaces) for path in paths.split(", ")]
 
 
 def compile_all() -> None:
-    """Compile the paths of all terms, so that the processes of documents need not."""
+    """Compile the paths of all terms once, so that forked processes do not have to."""
     tables: tuple[Iterable[Term], ...] = (
         (terms.PROFILE, terms.NOTES, terms.LINES, terms.TAXES, terms.ALLOWANCES, terms.CHARGES, terms.LINE_STATUS),
         terms.HEAD, terms.TOTALS, terms.LINE, terms.TAX, terms.OTHER_SUMS,
@@ -103,7 +103,7 @@ def compile_all() -> None:
     for syntax in SYNTAXES:
         for table in tables:
             for term in table:
-                compiled(syntax, syntax.path(term))
+                compile_paths(syntax, syntax.path(term))
 
 
 # ---- Values ---------------------------------------------------------------------------------------------------------
@@ -112,14 +112,14 @@ def text_of(found: Any) -> str:
     return str(found if isinstance(found, str) else "".join(found.itertext())).strip()[:MAX_TEXT]
 
 
-def converted(text: str, kind: terms.Kind) -> str | None:
+def convert(text: str, kind: terms.Kind) -> str | None:
     if kind == "amount":
-        return amount(text)
-    return day(text) if kind == "date" else text
+        return parse_amount(text)
+    return parse_date(text) if kind == "date" else text
 
 
-def amount(text: str) -> str | None:
-    """Return a decimal as JSON writes it, with its digits; None if it is not one."""
+def parse_amount(text: str) -> str | None:
+    """Return a decimal in JSON notation, with all its digits, or None if the text is not a decimal."""
     match = DECIMAL.fullmatch(text)
     if match is None or len(text) > MAX_DIGITS or not (match["whole"] or match["fraction"] or "0" in text):
         return None
@@ -127,7 +127,7 @@ def amount(text: str) -> str | None:
     return f"{match['sign'].replace('+', '')}{match['whole'] or '0'}{fraction}"
 
 
-def day(text: str) -> str:
-    """Return a date as ISO 8601 writes it; other texts as they are."""
+def parse_date(text: str) -> str:
+    """Return a date as YYYY-MM-DD. Return other texts unchanged."""
     match = DATE.fullmatch(text)
     return "-".join(match.groups()) if match else text

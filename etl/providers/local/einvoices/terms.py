@@ -1,8 +1,8 @@
-"""The business terms of EN 16931 that results contain, and their paths in CII and UBL.
+"""The business terms of EN 16931 in results, and their XPath expressions in CII and UBL.
 
-Each row: the term, the member of the result, the path in CII D16B and later (Factur-X, ZUGFeRD 2, XRechnung), and the
-path in UBL 2.1. ZUGFeRD 1 has the paths of CII with other element names. Of several paths, the first one
-with text counts. Runs only in the reader process.
+Each row: the term, the field of the result, the path in CII D16B and later (Factur-X, ZUGFeRD 2, XRechnung), and the
+path in UBL 2.1. ZUGFeRD 1 uses the paths of CII with other element names. If a row has several paths, the first one
+with text is used. Runs only in the reader process.
 """
 
 import re
@@ -15,7 +15,7 @@ Kind = Literal["text", "amount", "date"]
 @dataclass(frozen=True, slots=True)
 class Term:
     bt: str
-    member: str  # nested members are separated by dots
+    member: str  # field of the result; dots separate nested fields
     cii: str
     ubl: str
     kind: Kind = "text"
@@ -38,7 +38,7 @@ UBL_IN_CURRENCY = "[not(@currencyID) or @currencyID=/*/cbc:DocumentCurrencyCode]
 
 
 def party(member: str, names: tuple[str, ...], cii: str, ubl: str) -> tuple[Term, ...]:
-    """Return the terms of a party. `names`: its business terms."""
+    """Return the terms of a party. `names`: the numbers of its business terms."""
     name, vat_id, street, city, postcode, country = names
     place, ubl_place = f"{cii}/ram:PostalTradeAddress", f"{ubl}/cac:PostalAddress"
     ubl_name = f"{ubl}/cac:PartyLegalEntity/cbc:RegistrationName, {ubl}/cac:PartyName/cbc:Name"
@@ -131,12 +131,12 @@ CHARGES = Term("BT-99", "charges",
                f"{SETTLEMENT}/ram:SpecifiedTradeAllowanceCharge{OF_CHARGE}/ram:ActualAmount"
                f" | {SETTLEMENT}/ram:SpecifiedLogisticsServiceCharge/ram:AppliedAmount",
                "cac:AllowanceCharge[cbc:ChargeIndicator='true' or cbc:ChargeIndicator='1']/cbc:Amount", "amount")
-# Group and information lines, whose amounts are not part of sums.
+# Marks group and information lines, whose amounts are not included in sums.
 LINE_STATUS = Term("BT-X-8", "status", "ram:AssociatedDocumentLineDocument/ram:LineStatusReasonCode", "@none")
 # fmt: on
 
 # ---- ZUGFeRD 1 ------------------------------------------------------------------------------------------------------
-NAMES_OF_1 = {
+ZUGFERD_1_NAMES = {
     "ExchangedDocumentContext": "SpecifiedExchangedDocumentContext",
     "ExchangedDocument": "HeaderExchangedDocument",
     "SupplyChainTradeTransaction": "SpecifiedSupplyChainTradeTransaction",
@@ -151,6 +151,6 @@ NAMES_OF_1 = {
 }
 
 
-def of_zugferd_1(path: str) -> str:
-    """Return a path of CII with the names of ZUGFeRD 1."""
-    return re.sub(r"(?<=:)\w+", lambda name: NAMES_OF_1.get(name[0], name[0]), path)
+def zugferd_1_path(path: str) -> str:
+    """Convert a path of CII to the element names of ZUGFeRD 1."""
+    return re.sub(r"(?<=:)\w+", lambda name: ZUGFERD_1_NAMES.get(name[0], name[0]), path)

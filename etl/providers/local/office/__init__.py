@@ -1,8 +1,8 @@
-"""Documents that are not printed: Office files, OpenDocument, HTML, books, mails, and delimited text (ADR 32).
+"""Documents without printed pages: Office files, OpenDocument, HTML, EPUB, email, and delimited text (ADR 32).
 
-- `reading`: pages into messages; `pages`: their type.
-- Containers: `archive`, `xml`; limits in `bounds`.
-- Formats: `conversion` by docling, of what `parts` and `web` have checked; `workbook` with `number_formats` and
-  `sheets`; `book`; `mail`; `delimited`.
-- `markdown`: blocks as Markdown.
+- `reading` turns pages into messages for the worker. `pages` defines the type of a page.
+- Containers: `archive` and `xml`, with the limits in `bounds`.
+- Formats: `conversion` uses docling, for content that `parts` or `web` has checked. `workbook`, with `number_formats`
+  and `sheets`, reads XLSX. `book` reads EPUB, `mail` reads EML, and `delimited` reads CSV.
+- `markdown` writes headings, lists, and tables.
 """

@@ -1,4 +1,4 @@
-"""ZIP archives of Office documents, with bounds. Nothing is extracted to files, and archives inside are not opened."""
+"""ZIP archives of Office documents, with limits. Nothing is extracted to files. Nested archives are not opened."""
 
 import zipfile
 import zlib
@@ -18,7 +18,7 @@ ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSE
 
 
 class Archive:
-    """The parts of a document. Decompressed bytes are counted, because declared sizes are untrusted."""
+    """The parts of a document. Limits the number of decompressed bytes, because declared sizes are untrusted."""
 
     def __init__(self, file: BinaryIO) -> None:
         if file.read(4) == ENCRYPTED_OFFICE:
@@ -31,13 +31,13 @@ class Archive:
         if len(self.zip.infolist()) > MAX_ENTRIES:
             raise TooManyParts.of(len(self.zip.infolist()), MAX_ENTRIES)
         self.entries = {entry.filename: entry for entry in self.zip.infolist()}
-        self.left = MAX_ARCHIVE
+        self.remaining = MAX_ARCHIVE
 
     def __contains__(self, name: str) -> bool:
         return name in self.entries
 
     def read(self, name: str, *, limit: int = MAX_TREE) -> bytes:
-        """Return the bytes of a part. Raises FileCorrupt, also if there is none, FileEncrypted and FileTooLarge."""
+        """Return the bytes of a part. Raises FileCorrupt (also for a missing part), FileEncrypted, and FileTooLarge."""
         parts = BytesIO()
         for block in self.blocks(name):
             parts.write(block)
@@ -53,9 +53,9 @@ class Archive:
         try:
             with self.zip.open(entry) as part:
                 while block := part.read(BLOCK):
-                    self.left -= len(block)
-                    if self.left < 0:
-                        raise FileTooLarge.of(MAX_ARCHIVE - self.left, MAX_ARCHIVE)
+                    self.remaining -= len(block)
+                    if self.remaining < 0:
+                        raise FileTooLarge.of(MAX_ARCHIVE - self.remaining, MAX_ARCHIVE)
                     yield block
         except ZIP_ERRORS:
             raise FileCorrupt from None
@@ -73,14 +73,14 @@ class Archive:
 
     # ---- Relationships of Office documents --------------------------------------------------------------------------
     def main_part(self) -> str:
-        """Return the name of the part with the document itself."""
+        """Return the name of the main document part."""
         targets = [target for kind, target in self.related("").values() if kind == "officeDocument"]
         if not targets:
             raise FileCorrupt
         return targets[0]
 
     def related(self, part: str) -> dict[str, tuple[str, str]]:
-        """Return the kinds and names of the parts that a part refers to, by ID. External ones are left out."""
+        """Return the kinds and names of the parts that a part refers to, by relationship ID. Omit external ones."""
         folder, _, name = part.rpartition("/")
         root = self.optional(join(folder, "_rels", f"{name}.rels"))
         found = {}
@@ -99,7 +99,7 @@ class Archive:
 
 
 class BlockFile:
-    """File object over blocks, for a streaming parser."""
+    """File object that reads from an iterator of blocks, for a streaming parser."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self.blocks, self.rest = blocks, b""

@@ -1,4 +1,4 @@
-"""EPUB: the chapters in reading order, each a page."""
+"""EPUB books. Each chapter, in reading order, is a page."""
 
 from posixpath import dirname, join, normpath
 from typing import Any
@@ -23,14 +23,14 @@ class Book:
             raise FileCorrupt
         path = attribute(package, "full-path")
         self.chapters = chapters(archive.tree(path), dirname(path))
-        if encrypted(archive.optional(ENCRYPTION)) & set(self.chapters):
+        if encrypted_parts(archive.optional(ENCRYPTION)) & set(self.chapters):
             raise FileEncrypted
 
     def __len__(self) -> int:
         return len(self.chapters)
 
     def page(self, index: int) -> OfficePage:
-        # As HTML, although it is XHTML: then the entities of its document type are not followed.
+        # Parsed as HTML although it is XHTML, so that the entities of its document type are not expanded.
         return web.page(web.decode(self.archive.read(self.chapters[index])), self.budget)
 
 
@@ -44,7 +44,7 @@ def chapters(package: Any, folder: str) -> list[str]:
     return [items[each] for each in dict.fromkeys(spine) if each in items]
 
 
-def encrypted(root: Any) -> set[str]:
-    """Return the names of encrypted parts. Fonts often are, in books that everyone can read."""
+def encrypted_parts(root: Any) -> set[str]:
+    """Return the names of encrypted parts. Books without copy protection often have encrypted fonts."""
     found = root.iter() if root is not None else ()
     return {unquote(attribute(each, "URI")) for each in found if local_name(each) == "CipherReference"}

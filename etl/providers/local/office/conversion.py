@@ -1,7 +1,7 @@
-"""Word, PowerPoint, OpenDocument, and HTML documents through docling, whose backends need none of its models.
+"""Conversion of Word, PowerPoint, OpenDocument, and HTML documents with docling, without its models.
 
-docling gets only content that `parts` and `web` have checked, with marks for parts that it does not keep: page breaks,
-hidden text, large pictures.
+docling receives only content that `parts` or `web` has checked. They also insert marks for content that docling does
+not preserve: page breaks, hidden text, and large pictures.
 """
 
 import re
@@ -35,7 +35,7 @@ BACKENDS: dict[DocumentFormat, type[DeclarativeDocumentBackend]] = {
     DocumentFormat.ODS: OdsDocumentBackend,
     DocumentFormat.HTML: HTMLDocumentBackend,
 }
-# Formats with a group for each page: a slide or sheet.
+# Formats in which docling returns a group for each page, such as a slide or sheet.
 PAGED = frozenset({DocumentFormat.PPTX, DocumentFormat.ODP, DocumentFormat.ODS})
 LAYERS = {ContentLayer.BODY, ContentLayer.FURNITURE, ContentLayer.INVISIBLE}
 MARGINS = {ContentLayer.FURNITURE}  # headers, footers, and footnotes
@@ -44,20 +44,20 @@ OPTIONS = MarkdownParams(
     include_hyperlinks=False, compact_tables=True, indent=2, include_picture_classification=False,
     traverse_pictures=True,
 )  # fmt: skip
-# What is above the first heading is not a header.
+# By default, docling treats the text above the first heading of HTML as a page header.
 WHOLE_PAGE = HTMLBackendOptions.model_validate({"infer_furniture": False})
 SHEET = "sheet: "  # before the name of a sheet
 NOTES = "Speaker notes"
-NOTE = re.compile(r"(\[\^\w+\]):")  # a footnote, as `parts` labels it
+NOTE = re.compile(r"(\[\^\w+\]):")  # the label of a footnote, inserted by `parts`
 BEFORE_TEXT = re.compile(rf"^([\s#>|*-]*(?:[\d.]+\)?\s+)?){PAGE_BREAK}")
 STRUCK_TEXT = re.compile(f"{STRUCK}([^{STRUCK_END}]*){STRUCK_END}")
-NO_BOUND = re.compile(f"{STRUCK_END}([ \\t]*){STRUCK}")
+ADJACENT_STRIKES = re.compile(f"{STRUCK_END}([ \\t]*){STRUCK}")
 STRUCK_LINE = re.compile(rf"[^\s{PAGE_BREAK}](?:[^\n{PAGE_BREAK}]*[^\s{PAGE_BREAK}])?")
 RULE = re.compile(r"^\|(?:[ :]*-+[ :]*\|)+$", re.MULTILINE)
 
 
 def convert(kind: DocumentFormat, content: bytes) -> DoclingDocument:
-    """Return a checked document. Raises FileCorrupt."""
+    """Convert a checked document. Raises FileCorrupt."""
     source = InputDocument(
         path_or_stream=BytesIO(content), format=InputFormat(kind.value), backend=BACKENDS[kind], filename=f"x.{kind}",
         backend_options=WHOLE_PAGE if kind == DocumentFormat.HTML else None,
@@ -76,7 +76,7 @@ def pages(kind: DocumentFormat, content: bytes, budget: TextBudget) -> list[Offi
 class Pages:
     def __init__(self, document: DoclingDocument, budget: TextBudget) -> None:
         self.document, self.budget = document, budget
-        unspan(document)
+        clear_spans(document)
         self.serializer = MarkdownDocSerializer(doc=document, params=OPTIONS)
 
     def read(self, *, is_paged: bool) -> list[OfficePage]:
@@ -87,7 +87,7 @@ class Pages:
         return [page(text) for text in split(strike(self.flow(children)))]
 
     def flow(self, children: Iterable[Any]) -> str:
-        """Return a text with its headers first, and its footers and notes last."""
+        """Return the text of a document, with its headers first, and its footers and notes last."""
         body = MarkdownDocSerializer(doc=self.document, params=OPTIONS.model_copy(update={"layers": LAYERS - MARGINS}))
         margins: dict[str, bool] = {}
         for each in children:
@@ -118,8 +118,8 @@ class Pages:
         return self.budget.spend(text + MARKS[HIDDEN] if ContentLayer.INVISIBLE in layers and text else text)
 
 
-def unspan(document: DoclingDocument) -> None:
-    """Leave the text of cells that span several only in the first one. Otherwise, rows would have amounts twice."""
+def clear_spans(document: DoclingDocument) -> None:
+    """Keep the text of a spanning cell only in its first cell. Otherwise, rows would contain amounts twice."""
     for table in document.tables:
         for cell in table.data.table_cells:
             cell.row_span = cell.col_span = 1
@@ -134,13 +134,13 @@ def is_comments(item: Any) -> bool:
 
 
 def strike(text: str) -> str:
-    """Write text that is struck through as `~~text~~`, in each of its lines."""
-    text = STRUCK_TEXT.sub(lambda struck: STRUCK_LINE.sub(r"~~\g<0>~~", struck[1]), NO_BOUND.sub(r"\1", text))
+    """Mark text that is struck through as `~~text~~`, separately in each line."""
+    text = STRUCK_TEXT.sub(lambda struck: STRUCK_LINE.sub(r"~~\g<0>~~", struck[1]), ADJACENT_STRIKES.sub(r"\1", text))
     return text.replace(STRUCK, "").replace(STRUCK_END, "")
 
 
 def page(text: str) -> OfficePage:
-    """Return a page, with the warnings of its marks."""
+    """Return a page, with its marks converted to warnings."""
     warnings = frozenset(code for code, mark in MARKS.items() if mark in text)
     for mark in MARKS.values():
         text = text.replace(mark, "")
@@ -151,39 +151,39 @@ def page(text: str) -> OfficePage:
 
 # ---- Pages of a text ------------------------------------------------------------------------------------------------
 def split(text: str) -> list[str]:
-    """Return the text of each page, with footnotes on the pages that have their labels."""
+    """Split a text into pages. Each footnote goes to the page with its reference."""
     lines = text.split("\n")
     labels = ((line, NOTE.match(line)) for line in lines)
     notes = {line: label[1] for line, label in labels if label}
-    found = list(divide(line for line in lines if line not in notes))
+    found = list(split_pages(line for line in lines if line not in notes))
     for line, label in notes.items():
         at = next((index for index, each in enumerate(found) if label in each), len(found) - 1)
         found[at] = f"{found[at]}\n\n{line}"
     return found
 
 
-def divide(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the pages. A table that continues on the next page has its head there too."""
-    own: list[str] = []
+def split_pages(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the pages. The head of a table is repeated if the table continues on the next page."""
+    page_lines: list[str] = []
     head: list[str] = []
     for line in lines:
         is_row = line.startswith("|")
         if not is_row:
             head = []
-        elif own and RULE.fullmatch(line):
-            head = [own[-1], line]
-        first, *others = broken(line, head) if PAGE_BREAK in line else [line]
-        own.append(first)
+        elif page_lines and RULE.fullmatch(line):
+            head = [page_lines[-1], line]
+        first, *others = split_at_breaks(line, head) if PAGE_BREAK in line else [line]
+        page_lines.append(first)
         for other in others:
-            if any(each.strip() for each in own):
-                yield "\n".join(own)
-                own = []
-            own.append(other)
-    yield "\n".join(own)
+            if any(each.strip() for each in page_lines):
+                yield "\n".join(page_lines)
+                page_lines = []
+            page_lines.append(other)
+    yield "\n".join(page_lines)
 
 
-def broken(line: str, head: list[str]) -> list[str]:
-    """Split a line at its page breaks: a row above itself, and a heading or list item above its sign."""
+def split_at_breaks(line: str, head: list[str]) -> list[str]:
+    """Split a line at its page breaks. A table row moves to the next page. Markdown prefixes stay with their text."""
     if line.startswith("|"):
         return ["", "\n".join([*head, line.replace(PAGE_BREAK, "")])]
     return BEFORE_TEXT.sub(rf"{PAGE_BREAK}\1", line).split(PAGE_BREAK)

@@ -1,4 +1,4 @@
-"""CSV and other delimited text, which is one page with one table."""
+"""CSV and other delimited text, read as one page with one table."""
 
 import csv
 
@@ -8,11 +8,11 @@ from etl.providers.local.office import markdown
 from etl.providers.local.office.bounds import TextBudget
 from etl.providers.local.office.pages import OfficePage
 
-SAMPLE = 65_536  # characters, from which the delimiter is found
+SAMPLE = 65_536  # characters to detect the delimiter from
 
 
 def page(text: str, budget: TextBudget) -> OfficePage:
-    """Return the table. Raises FileCorrupt and FileTooLarge."""
+    """Return the table as a page. Raises FileCorrupt and FileTooLarge."""
     csv.field_size_limit(budget.limit)
     delimiter = delimiter_of(text[:SAMPLE], is_named=True) or ","
     rows = []

@@ -1,4 +1,4 @@
-"""Format codes of spreadsheets: their sections, conditions, and tokens (ECMA-376 part 1, 18.8.31)."""
+"""Parser of spreadsheet format codes into sections, conditions, and tokens (ECMA-376 part 1, 18.8.31)."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ CONDITION = re.compile(r"(<=|>=|<>|<|>|=) *(-?[0-9]+(?:\.[0-9]*)?(?:E[+-]?[0-9]{
 COMPARISONS: dict[str, Callable[[Decimal, Decimal], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq, "<>": ne}
 ZERO = Decimal(0)
 POSITIVE, NOT_NEGATIVE, NEGATIVE = (">", ZERO), (">=", ZERO), ("<", ZERO)
-# Conditions of sections without one of their own, by the number of sections. The last section has all other numbers.
+# Default conditions of sections, by the number of sections. The last section applies to all other numbers.
 IMPLIED: dict[int, tuple[Condition | None, ...]] = {
     1: (None,), 2: (NOT_NEGATIVE, None), 3: (POSITIVE, NEGATIVE, None),
 }  # fmt: skip
@@ -33,7 +33,7 @@ TEXT = ("other", "@")
 class Section:
     """The tokens of a section, without colors, conditions, and padding.
 
-    `has_sign`: the tokens write the sign of negative numbers, or show it otherwise, such as by brackets.
+    `has_sign`: whether the tokens themselves show that a number is negative, for example with brackets.
     """
 
     condition: Condition | None
@@ -46,7 +46,7 @@ class Section:
 
 @lru_cache(maxsize=1_000)
 def number_sections(code: str) -> tuple[Section, ...]:
-    """Return the sections for numbers. Raises ValueError for a condition that is none."""
+    """Return the sections for numbers. Raises ValueError for an invalid condition."""
     parts = split(code)
     if len(parts) > 1 and TEXT in tokens(parts[-1]):
         del parts[-1]
@@ -62,20 +62,20 @@ def number_sections(code: str) -> tuple[Section, ...]:
 
 
 def is_for_negatives(conditions: Sequence[Condition | None]) -> bool:
-    """Return whether the second section has the negative numbers, and no others."""
+    """Return whether the second section applies exactly to negative numbers."""
     first, second = conditions[:2]
     return second == NEGATIVE or (second is None and first in {POSITIVE, NOT_NEGATIVE})
 
 
 @lru_cache(maxsize=1_000)
 def text_section(code: str) -> tuple[Token, ...]:
-    """Return the tokens of the section for text, or none if texts are shown unchanged."""
+    """Return the tokens of the section for text, or an empty tuple if text is displayed unchanged."""
     found = tokens(split(code)[:4][-1])
     return found if found.count(TEXT) == 1 else ()
 
 
 def split(code: str) -> list[str]:
-    """Split a code at semicolons that are not text."""
+    """Split a format code at semicolons, except quoted and escaped ones."""
     ends = [match.start() for match in SEPARATOR.finditer(code) if match["separator"]]
     return [code[start:end] for start, end in zip([0, *(end + 1 for end in ends)], [*ends, len(code)], strict=True)]
 
@@ -93,6 +93,5 @@ def condition(section: str) -> Condition | None:
 
 @lru_cache(maxsize=1_000)
 def tokens(section: str) -> tuple[Token, ...]:
-    """Return the tokens of a section."""
     found = ((match.lastgroup, match[match.lastgroup or 0]) for match in TOKEN.finditer(section))
     return tuple(("quoted" if kind in {"escaped", "currency"} else kind, text) for kind, text in found if kind)

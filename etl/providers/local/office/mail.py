@@ -1,4 +1,4 @@
-"""EML: the sender, recipients, date, and subject of a message, its text, and the names of its attachments."""
+"""Email messages (EML): headers, text, and the names of attachments."""
 
 from collections.abc import Iterator
 from email import errors, policy
@@ -12,13 +12,13 @@ from etl.providers.local.office.bounds import TextBudget
 from etl.providers.local.office.pages import ATTACHMENT, OfficePage
 
 HEADERS = ("From", "To", "Cc", "Date", "Subject")
-# Messages that are attached to messages, and parts of one message.
+# Maximum nesting of attached messages, and maximum parts of one message.
 MAX_DEPTH, MAX_PARTS = 5, 1_000
-TEXTS = ("text/plain", "text/html")  # of alternatives, the last is preferred
+TEXTS = ("text/plain", "text/html")  # in order of preference, the last one is best
 
 
 def page(file: BinaryIO, budget: TextBudget) -> OfficePage:
-    """Return a message, which is one page. Raises FileCorrupt and FileTooLarge."""
+    """Read a message as one page. Raises FileCorrupt and FileTooLarge."""
     try:
         message: Any = BytesParser(policy=policy.default).parse(file)
         if (parts := sum(1 for _ in message.walk())) > MAX_PARTS:
@@ -40,7 +40,7 @@ class MailReader:
         yield from self.body(message, depth)
 
     def body(self, part: MIMEPart, depth: int, *, is_shown: bool = True) -> Iterator[str]:
-        """Yield the texts and attachments of a part, in order. Of an alternative that is not shown, the attachments."""
+        """Yield the texts and attachments of a part, in order. If `is_shown` is false, yield only attachments."""
         kind = part.get_content_type()
         if part.is_multipart() and kind == "message/rfc822" and depth < MAX_DEPTH:
             yield markdown.heading(2, "Attached message")
@@ -80,7 +80,7 @@ def is_text(part: MIMEPart) -> bool:
 
 
 def rank(alternative: MIMEPart) -> int:
-    """Return the preference of an alternative, by its best text (RFC 2046, section 5.1.4)."""
+    """Return the rank of an alternative by its best text format (RFC 2046, section 5.1.4)."""
     kinds = [each.get_content_type() for each in alternative.walk() if is_text(each)]
     return max((TEXTS.index(kind) for kind in kinds if kind in TEXTS), default=-1)
 

@@ -11,15 +11,15 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def struck(text: str) -> str:
-    """Return a text that is struck through, without its outer spaces, which Markdown does not allow there."""
+def strike_through(text: str) -> str:
+    """Mark a text as struck through. Outer spaces stay outside of the marks, as Markdown requires."""
     core = text.strip()
     before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
     return f"{before}~~{one_line(core)}~~{after}" if core else text
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
-    """Return a table without its empty rows and columns. A table with a single column becomes paragraphs."""
+    """Return a table, without empty rows and columns. A single column becomes paragraphs."""
     lines = [[one_line(cell) for cell in row] for row in rows]
     lines = [line for line in lines if any(line)]
     used = sorted({index for line in lines for index, cell in enumerate(line) if cell})
@@ -34,7 +34,7 @@ def table_lines(lines: list[list[str]]) -> Iterable[str]:
 
 
 def join(blocks: Iterable[str]) -> str:
-    """Join blocks by empty lines. Consecutive list items stay one list."""
+    """Join blocks with blank lines. Consecutive list items stay in one list."""
     text, was_item = "", False
     for block in filter(None, blocks):
         is_item = block.lstrip().startswith(("- ", "* ")) or block.lstrip()[:6].partition(". ")[0].isdecimal()

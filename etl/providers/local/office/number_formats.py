@@ -1,7 +1,7 @@
-"""Numbers and dates of spreadsheets as they are displayed, by their format codes (ECMA-376 part 1, 18.8.31).
+"""Formatting of spreadsheet numbers and dates by their format codes (ECMA-376 part 1, 18.8.31).
 
-A format that depends on the reader's language is written as in English; a built-in date without a format of its own is
-written YYYY-MM-DD, which is unambiguous.
+Formats that depend on the language are written as in English. A built-in date format without a code is written as
+YYYY-MM-DD, which is unambiguous.
 """
 
 import re
@@ -11,7 +11,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 
 from etl.providers.local.office.format_codes import TEXT, Token, number_sections, text_section
 
-# The built-in formats that every program knows by their numbers, without a code in the file.
+# Codes of the built-in formats. Files refer to them only by number.
 BUILT_IN = {
     1: "0", 2: "0.00", 3: "#,##0", 4: "#,##0.00", 9: "0%", 10: "0.00%", 11: "0.00E+00", 14: "yyyy-mm-dd",
     15: "d-mmm-yy", 16: "d-mmm", 17: "mmm-yy", 18: "h:mm AM/PM", 19: "h:mm:ss AM/PM", 20: "h:mm", 21: "h:mm:ss",
@@ -19,22 +19,22 @@ BUILT_IN = {
     40: "#,##0.00;(#,##0.00)", 45: "mm:ss", 46: "[h]:mm:ss", 47: "mm:ss.0", 48: "##0.0E+0",
 }  # fmt: skip
 GENERAL = "General"
-# The placeholders of a number, without the text between them. Commas after them divide by 1,000.
+# The placeholders of a number, without the text between them. Each trailing comma divides by 1,000.
 SHAPE = re.compile(r"(?P<whole>[#0?,]*?)(?P<scale>,*)(?P<point>\.(?P<fraction>[#0?]*)(?P<late_scale>,*))?")
-EMPTY = {"0": "0", "?": " ", "#": ""}  # the text of placeholders without a digit
+EMPTY = {"0": "0", "?": " ", "#": ""}  # the text of a placeholder that has no digit to show
 LITERALS = {"quoted", "other"}
 SHOWN = {*LITERALS, "general"}
 MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
           "December")  # fmt: skip
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 DAY_SECONDS = 86_400
-# Excel counts 29 February 1900, which did not exist, as day 60, so later day numbers are one too high.
+# Excel counts the nonexistent 29 February 1900 as day 60, so later day numbers are one too high.
 EPOCH, EPOCH_1904, FALSE_DAY = datetime(1899, 12, 30), datetime(1904, 1, 1), 60  # noqa: DTZ001 - cells have no time zone
 MAX_DAYS = 2_958_466  # 31 December 9999
 MAX_CODE = 255  # characters
-# Writing larger numbers could take any amount of memory. Programs do not store them.
+# Limits the memory for formatting a number. Spreadsheet programs do not store larger exponents.
 MAX_EXPONENT = 308
-MAX_DIGITS = 20  # of numbers that are rounded
+MAX_DIGITS = 20  # larger numbers are not rounded
 DIGITS = Context(prec=1_000)
 
 
@@ -47,56 +47,56 @@ def display(value: str, code: str, *, is_1904: bool = False) -> str:
     if not amount.is_finite() or abs(amount.adjusted()) > MAX_EXPONENT:
         return value
     if code.lower() == "general" or len(code) > MAX_CODE:
-        return general(amount)
+        return format_general(amount)
     try:
         section = next((each for each in number_sections(code) if each.includes(amount)), None)
     except ValueError:
         section = None
     if section is None or not section.tokens:
-        return general(amount) if code.strip(";") else ""  # `;;;` hides every value
-    return formatted(section.tokens, abs(amount) if section.has_sign else amount, is_1904=is_1904)
+        return format_general(amount) if code.strip(";") else ""  # `;;;` hides every value
+    return format_number(section.tokens, abs(amount) if section.has_sign else amount, is_1904=is_1904)
 
 
-def formatted(tokens: Sequence[Token], amount: Decimal, *, is_1904: bool) -> str:
+def format_number(tokens: Sequence[Token], amount: Decimal, *, is_1904: bool) -> str:
     kinds = {kind for kind, _ in tokens}
     if kinds & {"date", "elapsed"}:
-        return general(amount) if "number" in kinds else dated(tokens, amount, is_1904=is_1904)
-    return numeric(tokens, amount) if "number" in kinds else literal(tokens, amount)
+        return format_general(amount) if "number" in kinds else format_date(tokens, amount, is_1904=is_1904)
+    return format_digits(tokens, amount) if "number" in kinds else format_words(tokens, amount)
 
 
 def display_text(text: str, code: str) -> str:
-    """Return a text formatted by a format code: with the words around its `@`."""
+    """Return a text formatted by a format code, which may add words around `@`."""
     found = text_section(code) if len(code) <= MAX_CODE else ()
     return "".join(text if each == TEXT else each[1] for each in found if each[0] in LITERALS) or text
 
 
-def general(amount: Decimal) -> str:
-    """Return a number with at most 11 digits after its integer part, as cells without a format show it."""
-    rounded = float(f"{amount:.15g}")
-    text = f"{rounded:.11g}" if abs(rounded) < 1e11 else f"{rounded:.15g}"  # noqa: PLR2004 - digits of a cell
+def format_general(amount: Decimal) -> str:
+    """Return a number in the format General: at most 11 significant digits below 1e11, otherwise at most 15."""
+    value = float(f"{amount:.15g}")
+    text = f"{value:.11g}" if abs(value) < 1e11 else f"{value:.15g}"  # noqa: PLR2004 - digits of a cell
     return f"{Decimal(text):f}" if "e" in text and abs(amount.adjusted()) < 21 else text  # noqa: PLR2004 - as Excel
 
 
 # ---- Numbers --------------------------------------------------------------------------------------------------------
-def literal(tokens: Sequence[Token], amount: Decimal) -> str:
-    """Format a number by a section without digits: with its words, and the number instead of `General` or `@`."""
-    number = general(abs(amount))
+def format_words(tokens: Sequence[Token], amount: Decimal) -> str:
+    """Format a number with a section without digit placeholders. The number replaces `General` or `@`."""
+    number = format_general(abs(amount))
     shown = [number if each == TEXT or each[0] == "general" else each[1] for each in tokens if each[0] in SHOWN]
     return f"{'-' if amount < 0 and number in shown else ''}{''.join(shown).strip()}"
 
 
-def numeric(tokens: Sequence[Token], amount: Decimal) -> str:
-    """Format a number by a section's placeholders for digits, between which it may have text, as in `000-00-0000`."""
+def format_digits(tokens: Sequence[Token], amount: Decimal) -> str:
+    """Format a number with digit placeholders, which may have text between them, as in `000-00-0000`."""
     shape = SHAPE.fullmatch("".join(piece for kind, piece in tokens if kind == "number"))
     marks = [piece for kind, piece in tokens if kind == "other"]
     exponents = [piece for kind, piece in tokens if kind == "exponent"]
-    if shape is None or "/" in marks or len(exponents) > 1:  # fractions, and what programs do not write
-        return general(amount)
+    if shape is None or "/" in marks or len(exponents) > 1:  # fractions and unusual codes are not supported
+        return format_general(amount)
     scaled = amount.scaleb(2 * marks.count("%") - 3 * len(shape["scale"] + (shape["late_scale"] or "")))
     whole, fraction = shape["whole"], shape["fraction"] or ""
     power = exponent(scaled, max(len(whole.replace(",", "")), 1), len(fraction)) if exponents else 0
-    number = rounded(scaled.scaleb(-power), len(fraction))
-    digits = iter(filled(f"{number:f}", whole, fraction, has_point=bool(shape["point"])))
+    number = round_absolute(scaled.scaleb(-power), len(fraction))
+    digits = iter(fill_placeholders(f"{number:f}", whole, fraction, has_point=bool(shape["point"])))
     text = ""
     for kind, piece in tokens:
         if kind == "number":
@@ -110,21 +110,21 @@ def numeric(tokens: Sequence[Token], amount: Decimal) -> str:
 
 
 def exponent(amount: Decimal, width: int, places: int) -> int:
-    """Return the power of ten for a mantissa of at most `width` digits before its point, a multiple of `width`."""
+    """Return the exponent for a mantissa of at most `width` digits before the point. It is a multiple of `width`."""
     power = amount.adjusted() // width * width if amount else 0
-    is_next = rounded(abs(amount.scaleb(-power)), places) >= 10**width
+    is_next = round_absolute(abs(amount.scaleb(-power)), places) >= 10**width
     return power + width if is_next else power
 
 
-def rounded(amount: Decimal, places: int) -> Decimal:
-    """Return the absolute number, rounded to decimal places."""
+def round_absolute(amount: Decimal, places: int) -> Decimal:
+    """Return the absolute value, rounded to `places` decimal places."""
     if amount.adjusted() >= MAX_DIGITS:
         return abs(amount)
     return abs(amount.quantize(Decimal(1).scaleb(-places), rounding=ROUND_HALF_UP, context=DIGITS))
 
 
-def filled(number: str, whole: str, fraction: str, *, has_point: bool) -> list[str]:
-    """Return the text of each placeholder, from left to right: digits before the point, the point, and decimals."""
+def fill_placeholders(number: str, whole: str, fraction: str, *, has_point: bool) -> list[str]:
+    """Return the text for each placeholder, from left to right: integer digits, the point, and decimals."""
     digits, _, decimals = number.partition(".")
     digits = digits.lstrip("0")
     after = decimals_shown(decimals, fraction)
@@ -134,7 +134,7 @@ def filled(number: str, whole: str, fraction: str, *, has_point: bool) -> list[s
 
 
 def digits_shown(digits: str, whole: str) -> list[str]:
-    """Return the text of each placeholder before the point. The first one has all digits that the others do not."""
+    """Return the text for each placeholder before the point. The first one also takes all excess digits."""
     places = whole.replace(",", "")
     digits = digits.rjust(len(places), "#")
     more = len(digits) - len(places)
@@ -147,7 +147,7 @@ def digits_shown(digits: str, whole: str) -> list[str]:
 
 
 def decimals_shown(decimals: str, fraction: str) -> list[str]:
-    """Return the text of each placeholder after the point."""
+    """Return the text for each placeholder after the point."""
     shown = list(decimals.ljust(len(fraction), "0")[: len(fraction)])
     for at in reversed(range(len(fraction))):
         if fraction[at] == "0" or shown[at] != "0":
@@ -157,9 +157,9 @@ def decimals_shown(decimals: str, fraction: str) -> list[str]:
 
 
 # ---- Dates ----------------------------------------------------------------------------------------------------------
-def dated(parts: Sequence[Token], amount: Decimal, *, is_1904: bool) -> str:
+def format_date(parts: Sequence[Token], amount: Decimal, *, is_1904: bool) -> str:
     if not 0 <= amount < MAX_DAYS:
-        return general(amount)
+        return format_general(amount)
     days = int(amount)
     has_fraction = any(kind == "date" and "." in text for kind, text in parts)
     seconds = float(amount - days) * DAY_SECONDS
@@ -175,7 +175,7 @@ def dated(parts: Sequence[Token], amount: Decimal, *, is_1904: bool) -> str:
             text += "AM" if at.hour < 12 else "PM"  # noqa: PLR2004 - noon
         elif kind == "date":
             is_minutes = piece[0] in "mM" and (before in {"h", "H"} or next_unit(parts, index) in {"s", "S"})
-            text += unit(piece.lower(), at, is_minutes=is_minutes, is_12_hours=is_12_hours)
+            text += format_unit(piece.lower(), at, is_minutes=is_minutes, is_12_hours=is_12_hours)
         elif kind in LITERALS:
             text += piece
         before = piece[0] if kind in {"date", "elapsed"} else before
@@ -190,7 +190,7 @@ def elapsed(piece: str, moment: timedelta) -> int:
     return int(moment.total_seconds()) // {"h": 3600, "m": 60, "s": 1}[piece[0].lower()]
 
 
-def unit(piece: str, at: datetime, *, is_minutes: bool, is_12_hours: bool) -> str:
+def format_unit(piece: str, at: datetime, *, is_minutes: bool, is_12_hours: bool) -> str:
     length = len(piece)
     if piece[0] == "y":
         return f"{at.year % 100:02}" if length <= 2 else f"{at.year:04}"  # noqa: PLR2004 - yy

@@ -1,20 +1,23 @@
-"""Pages of documents without printed pages: a sheet, a slide, a chapter, or the text between two page breaks."""
+"""Pages of Office documents: sheets, slides, chapters, or the text between two page breaks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-# Codes of warnings. Their texts are added in the worker.
+# Codes of warnings. The worker adds their texts.
 HIDDEN, IMAGE, ATTACHMENT = "hidden_text", "image_not_read", "attachment_not_read"
-# Characters that Unicode reserves for use within programs: a page break, the place of a warning, and the bounds of text
-# that is struck through.
+# Unicode noncharacters, used as internal marks: of a page break, of content that needs a warning, and of the start and
+# end of text that is struck through.
 PAGE_BREAK, MARKS = "\ufdd0", {HIDDEN: "\ufdd1", IMAGE: "\ufdd2"}
 STRUCK, STRUCK_END = "\ufdd3", "\ufdd4"
 
 
 @dataclass(slots=True, kw_only=True)
 class OfficePage:
-    """The Markdown of a page, the codes of its warnings, and the cells with a formula without a value: `B4, C7`."""
+    """The Markdown of a page, and the codes of its warnings.
+
+    `formulas`: the cells with a formula whose value is not in the file, such as `B4, C7`.
+    """
 
     text: str
     warnings: frozenset[str] = frozenset()
@@ -22,7 +25,7 @@ class OfficePage:
 
 
 class OfficeDocument(Protocol):
-    """A document, whose pages are read one by one."""
+    """A document whose pages are read separately."""
 
     def __len__(self) -> int: ...
 
@@ -31,7 +34,7 @@ class OfficeDocument(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PageList:
-    """A document whose pages were read together."""
+    """A document whose pages were read all at once."""
 
     pages: Sequence[OfficePage]
 

@@ -1,4 +1,7 @@
-"""Checked copies of Office and OpenDocument files: only their XML, with marks for content that docling omits."""
+"""Checked copies of Office and OpenDocument files for docling.
+
+A copy contains only the XML parts, with marks for content that docling omits.
+"""
 
 import zipfile
 from collections.abc import Callable
@@ -16,34 +19,34 @@ from etl.providers.local.office.bounds import TextBudget
 from etl.providers.local.office.pages import HIDDEN, IMAGE, MARKS, PAGE_BREAK, STRUCK, STRUCK_END
 from etl.providers.local.office.xml import attribute, child, children, local_name, namespace, number, parse
 
-# Character formatting, at whose boundaries docling separates words, although it may also change within a word.
+# Character formatting. It is removed, because docling separates words where it changes, even in the middle of a word.
 FORMATTING = tuple(f"{{*}}{name}" for name in (
     "b", "bCs", "i", "iCs", "u", "strike", "dstrike", "vertAlign", "highlight", "color", "rFonts", "sz", "szCs",
 ))  # fmt: skip
-# Elements that docling omits with the rows, cells, or runs in them, and parts that are not displayed in their place.
+# Elements that docling omits together with their content, and elements whose content is not displayed.
 WRAPPERS = tuple(f"{{*}}{name}" for name in (
     "hyperlink", "moveTo", "customXml", "bdo", "dir", "ruby", "rubyBase",
 ))  # fmt: skip
 NOT_TEXT = ("{*}moveFrom", "{*}customXmlPr", "{*}rubyPr", "{*}rt")
 OFF = frozenset({"0", "false", "off", "none"})
-# Pictures of at least these areas may be scans. Logos are smaller. 360,000 EMU are a centimeter.
+# Pictures of at least these areas may be scans. Logos are smaller. A centimeter is 360,000 EMU.
 LARGE_PICTURE, LARGE_ON_SLIDE = 60, 120  # square centimeters
 EMU = 360_000
 UNITS = {"cm": 1.0, "mm": 0.1, "in": 2.54, "pt": 2.54 / 72, "px": 2.54 / 96}
 HIDDEN_ROWS = frozenset({"collapse", "filter"})
-FEW_COLUMNS = 1_000  # more are the unused rest of a sheet, which programs also hide
+FEW_COLUMNS = 1_000  # a longer run of hidden columns is the unused rest of a sheet
 WRAPPERS_OF_TEXT = ("span", "a", "ruby", "ruby-base", "numbered-paragraph")
 TEXT = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
 DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
-POINT = {"xVal": "x", "bubbleSize": "size"}  # the coordinates of points in charts that are not their value
+POINT = {"xVal": "x", "bubbleSize": "size"}  # coordinates of chart points besides their value
 TEXT_BOX = (
     '<p:sp xmlns:p="{0}" xmlns:a="{1}"><p:nvSpPr><p:cNvPr id="0" name=""/><p:cNvSpPr txBox="1"/><p:nvPr/></p:nvSpPr>'
     "<p:spPr/><p:txBody><a:bodyPr/><a:p><a:r><a:t/></a:r></a:p></p:txBody></p:sp>"
 )
 
 
-def checked(archive: Archive, kind: DocumentFormat, budget: TextBudget) -> bytes:
-    """Return a copy of an archive with its checked XML. All other parts are empty. Raises BadDocument."""
+def checked_copy(archive: Archive, kind: DocumentFormat, budget: TextBudget) -> bytes:
+    """Return a copy of an archive with checked XML. All other parts are empty. Raises BadDocument."""
     manifest = archive.optional("META-INF/manifest.xml")
     if manifest is not None and any(local_name(each) == "encryption-data" for each in manifest.iter()):
         raise FileEncrypted
@@ -54,15 +57,15 @@ def checked(archive: Archive, kind: DocumentFormat, budget: TextBudget) -> bytes
             if name.endswith((".xml", ".rels")):
                 # If docling needs the part, it fails later.
                 with suppress(FileCorrupt):
-                    content = checked_part(kind, name, archive.read(name), budget)
+                    content = check_and_mark(kind, name, archive.read(name), budget)
             elif name == "mimetype":
                 content = archive.read(name)
             target.writestr(name, content)
     return copy.getvalue()
 
 
-def checked_part(kind: DocumentFormat, name: str, content: bytes, budget: TextBudget) -> bytes:
-    """Return a part, with its marks. Raises FileCorrupt and TooManyCells."""
+def check_and_mark(kind: DocumentFormat, name: str, content: bytes, budget: TextBudget) -> bytes:
+    """Check a part and insert marks. Raises FileCorrupt and TooManyCells."""
     root = parse(content)
     if (mark := marker(kind, name)) is None:
         return content
@@ -71,7 +74,7 @@ def checked_part(kind: DocumentFormat, name: str, content: bytes, budget: TextBu
 
 
 def marker(kind: DocumentFormat, name: str) -> Callable[[Any, TextBudget], None] | None:
-    """Return the function that marks a part of a document."""
+    """Return the function that inserts marks into a part, or None."""
     if name.endswith(".rels"):
         return remove_external
     if name.startswith(("ppt/charts/", "word/charts/")):
@@ -112,7 +115,7 @@ def mark_struck(run: Any) -> None:
 
 
 def unwrap(root: Any) -> None:
-    """Remove the elements around text that docling omits with the text. It reads check boxes only as controls."""
+    """Remove the elements that docling would omit together with their text. Check boxes stay content controls."""
     etree.strip_elements(root, *NOT_TEXT, with_tail=False)
     for base in root.iter("{*}rubyBase"):
         etree.strip_elements(base, "{*}rPr", with_tail=False)
@@ -203,14 +206,14 @@ def word_text(near: Any, text: str) -> Any:
 
 
 def add_run(paragraph: Any, text: str) -> None:
-    """Add a text at the beginning of a paragraph."""
+    """Insert text at the beginning of a paragraph."""
     run = etree.Element(f"{{{namespace(paragraph)}}}r")
     run.append(word_text(run, text))
     paragraph.insert(int(child(paragraph, "pPr") is not None), run)
 
 
 def emu_area(element: Any) -> float:
-    """Return the area of an extent in square centimeters."""
+    """Return the area of an element in square centimeters."""
     return number(attribute(element, "cx")) * number(attribute(element, "cy")) / EMU**2
 
 
@@ -231,7 +234,7 @@ def mark_slide(root: Any, _budget: TextBudget) -> None:
 
 # ---- Charts ---------------------------------------------------------------------------------------------------------
 def mark_chart(root: Any, _budget: TextBudget) -> None:
-    """Turn the coordinates of points into series: of each series, docling reads only the values."""
+    """Convert the coordinates of points to separate series, because docling reads only the values of a series."""
     for series in list(root.iter("{*}ser")):
         for values in list(children(series, *POINT)):
             label = POINT[local_name(values)]
@@ -273,7 +276,7 @@ def mark_open_document(root: Any, budget: TextBudget) -> None:
 
 def mark_note(note: Any) -> None:
     if next(note.iterancestors("{*}note"), None) is not None:
-        note.clear(keep_tail=True)  # docling reads it twice as often as the note around it
+        note.clear(keep_tail=True)  # docling would repeat a note inside another note
         return
     citation, first = child(note, "note-citation"), next(note.iter("{*}p"), None)
     if citation is not None and first is not None:
@@ -311,7 +314,7 @@ def put_before(element: Any, text: str) -> None:
 
 
 def check_cells(table: Any, budget: TextBudget) -> None:
-    """Count the cells of a table, with repeated ones, keep only their displayed text, and mark hidden parts."""
+    """Count the cells of a table, including repeated ones. Keep only their displayed text, and mark hidden cells."""
     hidden = any(
         attribute(each, "visibility") in HIDDEN_ROWS and repeated(each, "columns") < FEW_COLUMNS
         for each in table.iter("{*}table-column")

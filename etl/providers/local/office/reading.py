@@ -1,5 +1,7 @@
-"""Reader of Office documents, HTML, books, mails, and delimited text, page by page. `etl.providers.local.reading` reads
-printed pages. Runs only in the reader process."""
+"""Page-by-page reader of Office documents, HTML, EPUB, email, and delimited text. Runs only in the reader process.
+
+`etl.providers.local.reading` reads PDFs and images.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
@@ -26,7 +28,7 @@ def read(
     `describe` returns the class and place of an exception, which the worker logs. Raises BadDocument.
     """
     try:
-        document = opened(kind, file, TextBudget(limits.text))
+        document = open_document(kind, file, TextBudget(limits.text))
     except (BadDocument, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - a malformed document may violate any assumption; the worker logs it
@@ -37,7 +39,7 @@ def read(
         raise TooManyPages.of(total, limits.pages)
     yield {"pages": total}
     failed = 0
-    # Markdown of quotes, lists, and tables may be many times as long as their text, which the other budget counts.
+    # A separate budget: the Markdown of quotes, lists, and tables may be many times as long as their text.
     markdown = TextBudget(limits.text)
     for index in range(total):
         try:
@@ -57,8 +59,8 @@ def read(
     yield {"done": True}
 
 
-def opened(kind: DocumentFormat, file: BinaryIO, budget: TextBudget) -> OfficeDocument:
-    """Return a document. Raises BadDocument."""
+def open_document(kind: DocumentFormat, file: BinaryIO, budget: TextBudget) -> OfficeDocument:
+    """Open a document. Raises BadDocument."""
     if kind == DocumentFormat.EML:
         return PageList([mail.page(file, budget)])
     if kind == DocumentFormat.CSV:
@@ -70,4 +72,4 @@ def opened(kind: DocumentFormat, file: BinaryIO, budget: TextBudget) -> OfficeDo
         return Workbook(archive, budget)
     if kind == DocumentFormat.EPUB:
         return Book(archive, budget)
-    return PageList(conversion.pages(kind, parts.checked(archive, kind, budget), budget))
+    return PageList(conversion.pages(kind, parts.checked_copy(archive, kind, budget), budget))

@@ -1,4 +1,4 @@
-"""Rows of a sheet to Markdown, for spreadsheets of any format."""
+"""Conversion of spreadsheet sheets to Markdown, independent of the file format."""
 
 from dataclasses import dataclass, field
 
@@ -9,9 +9,9 @@ from etl.providers.local.office.pages import HIDDEN, OfficePage
 
 @dataclass(slots=True, kw_only=True)
 class Sheet:
-    """A sheet: the texts of its cells by row and column, from 1. `hidden_columns` are spans of columns.
+    """A sheet. `rows`: the texts of cells by row and column, from 1. `hidden_columns`: first and last column of ranges.
 
-    `formulas`: the column and row of each formula whose value is unknown.
+    `formulas`: the column and row of each formula whose value is not in the file.
     """
 
     name: str
@@ -22,10 +22,10 @@ class Sheet:
     formulas: list[tuple[int, int]] = field(default_factory=list)
 
     def page(self) -> OfficePage:
-        """Return a heading and tables, which empty rows separate. Hidden parts are included and named."""
+        """Return a heading and tables. Empty rows separate tables. Hidden parts are included, with a note."""
         blocks = [markdown.heading(2, f"{self.name} (hidden sheet)" if self.is_hidden else self.name)]
-        hidden = self.hidden_words()
-        blocks += [*hidden, *(markdown.table(padded(group)) for group in self.groups())]
+        hidden = self.hidden_note()
+        blocks += [*hidden, *(markdown.table(to_rectangle(group)) for group in self.groups())]
         formulas = [f"{column_name(column)}{row}" for column, row in self.formulas[:MAX_RANGES]]
         is_hidden = bool(self.rows) and (self.is_hidden or bool(hidden))
         return OfficePage(
@@ -35,7 +35,7 @@ class Sheet:
         )
 
     def groups(self) -> list[list[dict[int, str]]]:
-        """Return the rows, divided where rows are empty."""
+        """Return the rows, split at empty rows."""
         found: list[list[dict[int, str]]] = []
         last = -1
         for number in sorted(self.rows):
@@ -45,7 +45,7 @@ class Sheet:
             last = number
         return found
 
-    def hidden_words(self) -> list[str]:
+    def hidden_note(self) -> list[str]:
         used = {column for row in self.rows.values() for column in row}
         rows = [number for number in self.hidden_rows if number in self.rows]
         columns = sorted(each for each in used if any(first <= each <= last for first, last in self.hidden_columns))
@@ -56,8 +56,8 @@ class Sheet:
         return [" ".join(filter(None, words))] if any(words) else []
 
 
-def padded(rows: list[dict[int, str]]) -> list[list[str]]:
-    """Return the texts of rows under their columns, without columns that are empty in all of them."""
+def to_rectangle(rows: list[dict[int, str]]) -> list[list[str]]:
+    """Return the texts of rows as a rectangular list, without columns that are empty in all rows."""
     columns = sorted({column for row in rows for column in row})
     return [[row.get(column, "") for column in columns] for row in rows]
 
@@ -71,7 +71,7 @@ def column_name(number: int) -> str:
 
 
 def column_number(reference: str) -> int:
-    """Return the column of a cell's reference, such as 28 for AB12."""
+    """Return the column number of a cell reference, such as 28 for AB12."""
     number = 0
     for letter in reference[:4]:
         if not "A" <= letter <= "Z":

@@ -1,4 +1,4 @@
-"""HTML: checked, and without invisible content. Links and pictures are not followed."""
+"""Reader of HTML. Removes invisible content. Links and pictures are not followed."""
 
 import codecs
 import re
@@ -19,7 +19,7 @@ SKIPPED = (
     "script", "style", "template", "noscript", "svg", "math", "iframe", "object", "embed", "audio", "video", "canvas",
     "head",
 )  # fmt: skip
-# Character formatting, at whose boundaries docling separates words, although it may also change within a word.
+# Inline elements. Their tags are removed, because docling separates words there, even in the middle of a word.
 INLINE = (
     "a", "abbr", "b", "bdi", "bdo", "big", "cite", "data", "del", "dfn", "em", "font", "i", "ins", "mark", "nobr", "q",
     "rb", "ruby", "s", "small", "span", "strike", "strong", "sub", "sup", "time", "tt", "u", "var", "wbr",
@@ -27,7 +27,7 @@ INLINE = (
 STRUCK_TAGS = frozenset({"s", "del", "strike"})
 STRUCK_STYLE = re.compile(r"text-decoration(?:-line)?\s*:[^;]*line-through", re.IGNORECASE)
 INVISIBLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0(?![.\d])", re.IGNORECASE)
-# The encoding that a file names, and the encodings that browsers use for some names.
+# The encoding that a file declares, and the actual encodings that browsers use for some names.
 CHARSET, NAMED_WITHIN = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?([\w.:-]{1,40})""", re.IGNORECASE), 2_048
 WEB_NAMES = {"iso-8859-1": "cp1252", "latin1": "cp1252", "us-ascii": "cp1252", "gb2312": "gb18030", "gbk": "gb18030"}
 TOO_DEEP = "Excessive depth"
@@ -39,20 +39,20 @@ def page(content: str, budget: TextBudget) -> OfficePage:
     is_hidden = remove_hidden(root)
     count_cells(root, budget)
     for foot in list(root.iter("tfoot")):
-        end_table(foot)
+        move_foot_to_end(foot)
     mark_struck(root)
     for each in root.iter("ol"):
         number_items(each)
     for each in root.iter("sup"):
         each.text = f"^{each.text or ''}"
     etree.strip_tags(root, *INLINE)
-    for each in list(root.iter("rt", "rp")):  # readings of words, unless a missing end tag makes them contain more
+    for each in list(root.iter("rt", "rp")):  # phonetic hints; with children, an end tag is missing
         if len(each) == 0:
             each.drop_tree()
     for each in list(root.iter("header", "footer", "nav", "table")):
         if each.tag != "table" or is_layout(each):
-            dissolve(each)
-    # Without the mark, docling guesses the encoding.
+            convert_to_div(each)
+    # Without the byte order mark, docling guesses the encoding.
     source = codecs.BOM_UTF8 + etree.tostring(root, encoding="utf-8", method="html")
     found = conversion.pages(DocumentFormat.HTML, source, budget)
     warnings = frozenset({HIDDEN} if is_hidden else ()).union(*(each.warnings for each in found))
@@ -60,8 +60,8 @@ def page(content: str, budget: TextBudget) -> OfficePage:
 
 
 def parse(content: str) -> Any:
-    """Return the root element. HTML declares no entities, and the parser loads nothing. Raises FileCorrupt."""
-    # Without `huge_tree`, the parser omits elements deeper than 256 levels, without an error.
+    """Return the root element. The parser loads nothing, and HTML cannot declare entities. Raises FileCorrupt."""
+    # Without `huge_tree`, the parser silently omits elements deeper than 256 levels.
     parser = html.HTMLParser(encoding="utf-8", no_network=True, huge_tree=True, remove_comments=True, remove_pis=True)
     try:
         root = html.document_fromstring(content.encode("utf-8", "replace") or b" ", parser=parser)
@@ -73,7 +73,7 @@ def parse(content: str) -> Any:
 
 
 def remove_hidden(root: Any) -> bool:
-    """Remove elements that browsers do not show. Return whether it had text."""
+    """Remove elements that browsers do not show. Return whether hidden elements had text."""
     for each in list(root.iter(*SKIPPED)):
         if each.getparent() is not None:
             each.drop_tree()
@@ -87,7 +87,7 @@ def remove_hidden(root: Any) -> bool:
 
 
 def mark_struck(root: Any) -> None:
-    """Mark the text that is struck through, also by an element around."""
+    """Mark text that is struck through, including text inside nested elements."""
     struck: set[Any] = set()
     for each in root.iter("*"):
         is_within = each.getparent() in struck
@@ -99,7 +99,7 @@ def mark_struck(root: Any) -> None:
 
 
 def number_items(ordered: Any) -> None:
-    """Write the numbers of items as markers, which docling reads, from the first item with a `value`."""
+    """Write item numbers as list styles, which docling reads, starting at the first item with a `value`."""
     following = 0
     for item in ordered.iterchildren("li"):
         following = number(item.get("value", "")) or following
@@ -108,34 +108,34 @@ def number_items(ordered: Any) -> None:
             following += 1
 
 
-def end_table(foot: Any) -> None:
-    """Turn a foot into the last body of its table: docling omits feet, which may also be before the bodies."""
+def move_foot_to_end(foot: Any) -> None:
+    """Convert a table foot to the last body of its table, because docling omits feet."""
     foot.tag = "tbody"
     if (table := foot.getparent()).tag == "table":
         table.append(foot)
 
 
 def is_layout(table: Any) -> bool:
-    """Return whether a table only arranges a page or mail: it has a single column, or tables in its cells."""
+    """Return whether a table is only used for layout: it has a single column, or contains tables."""
     if next(table.iter("th"), None) is not None:
         return False
     is_nested = next(table.iterdescendants("table"), None) is not None
     return is_nested or table.get("role") == "presentation" or all(len(row) <= 1 for row in table.iter("tr"))
 
 
-def dissolve(element: Any) -> None:
-    """Turn an element into a plain block and, of a table, also its rows and cells."""
-    within = [each for each in element.iter("tbody", "thead", "tfoot", "tr", "td") if is_of(each, element)]
+def convert_to_div(element: Any) -> None:
+    """Convert an element to `div`. For a table, convert its rows and cells too."""
+    within = [each for each in element.iter("tbody", "thead", "tfoot", "tr", "td") if belongs_to(each, element)]
     for each in [element, *within]:
         each.tag = "div"
 
 
-def is_of(part: Any, table: Any) -> bool:
+def belongs_to(part: Any, table: Any) -> bool:
     return next(part.iterancestors("table"), None) is table
 
 
 def count_cells(root: Any, budget: TextBudget) -> None:
-    """Limit spans, and count the cells that they cover. Raises TooManyCells."""
+    """Limit column and row spans, and count the cells that columns span. Raises TooManyCells."""
     for cell in root.iter("td", "th"):
         spans = {name: number((cell.get(name) or "").strip(), 1) for name in ("colspan", "rowspan")}
         for name, span in spans.items():
@@ -145,7 +145,7 @@ def count_cells(root: Any, budget: TextBudget) -> None:
 
 
 def decode(content: bytes) -> str:
-    """Return the text of a file, in the encoding that it names or, without one, in a detected one."""
+    """Decode a file with the encoding that it declares, or else with a detected one."""
     named = CHARSET.search(content[:NAMED_WITHIN])
     if named and not encodings.is_utf_8(content) and not content.startswith(encodings.BYTE_ORDER_MARKS):
         with suppress(LookupError):

@@ -1,4 +1,4 @@
-"""XLSX: the displayed values of each sheet, and the cached values of formulas."""
+"""Reader of XLSX workbooks: displayed values of cells, and stored values of formulas."""
 
 from dataclasses import dataclass
 from itertools import groupby
@@ -25,14 +25,14 @@ class CellStyle:
 
 
 class Workbook:
-    """The sheets of a workbook, each a page. Sheets that are only a chart have no text."""
+    """A workbook. Each sheet is a page. Chart sheets have no text."""
 
     def __init__(self, archive: Archive, budget: TextBudget) -> None:
         self.archive, self.budget = archive, budget
         main = archive.main_part()
         root = archive.tree(main)
         related = archive.related(main)
-        # XlsxWriter stores 0 as the value of each formula, and this request to calculate them.
+        # XlsxWriter stores 0 as the value of each formula, and sets this flag so that programs calculate them.
         self.is_calculated = all(attribute(each, "fullCalcOnLoad") not in TRUE for each in children(root, "calcPr"))
         self.is_1904 = any(attribute(each, "date1904") in TRUE for each in children(root, "workbookPr"))
         self.sheets = [
@@ -84,7 +84,7 @@ class Workbook:
             sheet.rows[number] = found
 
     def is_without_value(self, cell: Any) -> bool:
-        """Return whether a cell has a formula without the number that it results in."""
+        """Return whether a cell has a formula whose result is not stored."""
         if attribute(cell, "t", "n") != "n" or child(cell, "f") is None:
             return False
         value = child(cell, "v")
@@ -92,11 +92,11 @@ class Workbook:
         return not content or (content == "0" and not self.is_calculated)
 
     def text(self, cell: Any) -> str:
-        """Return the displayed text of a cell, struck through if its font is."""
+        """Return the displayed text of a cell. Text that is struck through is marked."""
         index = number(attribute(cell, "s"))
         style = self.styles[index] if 0 <= index < len(self.styles) else CellStyle()
         text = self.formatted(cell, style.format)
-        return markdown.struck(text.replace("~~", "")) if style.is_struck else text
+        return markdown.strike_through(text.replace("~~", "")) if style.is_struck else text
 
     def formatted(self, cell: Any, code: str) -> str:
         kind = attribute(cell, "t", "n")
@@ -118,7 +118,7 @@ class Workbook:
 
 
 def relation(sheet: Any) -> str:
-    """Return the relationship's ID, which has a namespace; `sheetId` is another number."""
+    """Return the relationship ID of a sheet. Its attribute has a namespace, unlike `sheetId`."""
     return next((value for key, value in sheet.attrib.items() if key.endswith("}id")), "")
 
 
@@ -127,11 +127,11 @@ def is_hidden(element: Any) -> bool:
 
 
 def text_of(element: Any) -> str:
-    """Return the text of a string, without its phonetic hints. Runs may be struck through."""
+    """Return the text of a string, without phonetic hints. Text that is struck through is marked."""
     texts = ((each, each.getparent()) for each in element.iter() if local_name(each) == "t")
     runs = [(is_struck(child(run, "rPr")), each.text or "") for each, run in texts if local_name(run) != "rPh"]
     groups = ((struck, "".join(text for _, text in group)) for struck, group in groupby(runs, itemgetter(0)))
-    return "".join(markdown.struck(text) if struck else text for struck, text in groups)
+    return "".join(markdown.strike_through(text) if struck else text for struck, text in groups)
 
 
 def is_struck(font: Any) -> bool:

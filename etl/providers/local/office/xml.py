@@ -1,4 +1,4 @@
-"""XML of Office documents: no document types, entities, or network, and the parser's own limits of depth and size."""
+"""Safe XML parser for Office documents: no document types, entities, or network access, and the default limits."""
 
 from collections.abc import Iterator
 from typing import IO, Any
@@ -12,7 +12,7 @@ OPTIONS = {"resolve_entities": False, "no_network": True, "load_dtd": False, "hu
 
 
 def parse(content: bytes) -> Any:
-    """Return the root element. Raises FileCorrupt, also for a document type: only attackers declare entities here."""
+    """Return the root element. Raises FileCorrupt, also for a document type, which Office documents never declare."""
     if any(each in content for each in DOCTYPES):
         raise FileCorrupt
     try:
@@ -22,7 +22,7 @@ def parse(content: bytes) -> Any:
 
 
 def stream(file: IO[bytes], *names: str) -> Iterator[Any]:
-    """Yield the elements with these local names when they are complete, and free them. Raises FileCorrupt."""
+    """Yield complete elements with these local names, and free their memory afterwards. Raises FileCorrupt."""
     try:
         for _, element in etree.iterparse(
             file, tag=[f"{{*}}{name}" for name in names], remove_comments=True, **OPTIONS
@@ -38,7 +38,7 @@ def stream(file: IO[bytes], *names: str) -> Iterator[Any]:
 
 
 def local_name(element: Any) -> str:
-    """Return the name without its namespace, which the strict and the transitional form of Office files differ in."""
+    """Return the name without its namespace, which differs between strict and transitional Office files."""
     tag = element.tag
     return tag.rpartition("}")[2] if isinstance(tag, str) else ""
 
@@ -55,7 +55,7 @@ def attribute(element: Any, name: str, default: str = "") -> str:
 
 
 def child(element: Any, *names: str) -> Any:
-    """Return the descendant at a path of local names, or None, also of None."""
+    """Return the descendant at a path of local names, or None. `element` may be None."""
     for name in names:
         if element is None:
             return None
@@ -68,5 +68,5 @@ def children(element: Any, *names: str) -> Iterator[Any]:
 
 
 def number(text: str, default: int = 0) -> int:
-    """Return an integer of at most nine digits, which attributes count with."""
+    """Parse an integer of at most nine digits from an attribute."""
     return int(text) if text.removeprefix("-").isdecimal() and len(text) < 10 else default  # noqa: PLR2004 - digits

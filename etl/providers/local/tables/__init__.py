@@ -1,5 +1,5 @@
-"""The structure of tables: columns and rows from ruling lines or from aligned words.
+"""Recognition of table structure: columns and rows, from ruling lines or from aligned words.
 
-`table` builds one from its `columns`, the lines of its `cells`, and its `rows`. `alignment` finds tables that neither a
-model nor ruling lines show.
+`table` builds a table from its `columns`, the lines of its `cells`, and its `rows`. `alignment` finds tables that
+neither the layout model nor ruling lines indicate.
 """

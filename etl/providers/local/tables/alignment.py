@@ -1,4 +1,4 @@
-"""Tables without ruling lines: rows whose cells have common columns, although the layout model finds no table."""
+"""Detection of tables from aligned cells, without ruling lines or the layout model."""
 
 import re
 from bisect import bisect_right
@@ -15,10 +15,10 @@ from etl.providers.local.tables.table import MIN_ROWS
 Span = tuple[float, float]
 # With only two columns a table needs more rows, because it may be a letterhead or signatures.
 MIN_ROWS_OF_TWO_COLUMNS = 3
-# Maximum gap between rows of a table, as a multiple of the type size, and number of rows between that do not fit.
+# Maximum gap between rows of a table, as a multiple of the type size, and maximum consecutive rows that do not fit.
 MAX_ROW_GAP, MAX_PENDING = 3.0, 4
-MAX_HEAD_GAP = 1.0  # gap of a head that spans columns
-# A column of prose: median letters of a cell.
+MAX_HEAD_GAP = 1.0  # maximum gap between a table and a head that spans columns, in type sizes
+# Minimum median length of the cells in a column of prose.
 PROSE_LETTERS = 28
 AMOUNT = re.compile(r"[-–−]?\s?(?:[€$£¥]|[A-Z]{3})?\s?\d[\d.,'’ ]*[.,]\d{2}\s?(?:[€$£¥]|[A-Z]{3})?")
 LIST_MARK = re.compile(r"(?:\(?\w{1,3}[.)]|[•‣◦▪●∙·–-])")
@@ -26,7 +26,7 @@ LIST_MARK = re.compile(r"(?:\(?\w{1,3}[.)]|[•‣◦▪●∙·–-])")
 
 @dataclass(slots=True)
 class AlignedRows:
-    """Consecutive rows whose cells have common columns. `columns`: their horizontal spans, which do not overlap."""
+    """Consecutive rows whose cells align. `columns`: the horizontal spans of the columns, which do not overlap."""
 
     columns: list[Span]
     rows: list[list[Box]]
@@ -39,12 +39,12 @@ class AlignedRows:
         )  # fmt: skip
 
     def usual_gap(self) -> float:
-        """Return the largest gap between rows, below which a row of one cell is not the heading of another table."""
+        """Return the gap above which a row with one cell is the heading of another table."""
         gaps = [vertical_gap(above, row) for above, row in pairwise(self.rows)]
         return 1.5 * max(0.0, median(gaps)) + 0.5 * type_size(self.rows[-1]) if len(gaps) > 1 else float("inf")
 
     def has_amounts(self) -> bool:
-        """Return whether each row ends in an amount in the last column, as prose does not."""
+        """Return whether each row ends with an amount in the last column, unlike prose."""
         full = [row for row in self.rows if len(row) > 1]
         return len(full) >= MIN_ROWS_OF_TWO_COLUMNS and all(
             is_in(row[-1], self.columns[-1]) and AMOUNT.fullmatch(row[-1].text) for row in full
@@ -69,7 +69,7 @@ class AlignedRows:
 
 
 def is_item(row: Row) -> bool:
-    """Return whether a row is an item of an invoice: a text, several numbers, and the amount at its end."""
+    """Return whether a row is an item of an invoice: text, several numbers, and an amount at the end."""
     numbers = sum(bool(NUMBER.fullmatch(cell.text)) for cell in row)
     return len(row) >= MIN_ITEM and MIN_ITEM_NUMBERS <= numbers < len(row) and bool(AMOUNT.fullmatch(row[-1].text))
 
@@ -85,7 +85,7 @@ def is_in(box: Area, span: Span) -> bool:
 
 
 def aligned_tables(rows: list[Row]) -> list[AlignedRows]:
-    """Return the rows with common columns, from top to bottom."""
+    """Return the tables of aligned rows, from top to bottom."""
     tables = []
     index = 0
     while index < len(rows):
@@ -101,7 +101,7 @@ def aligned_tables(rows: list[Row]) -> list[AlignedRows]:
 
 
 def align_from(rows: list[Row], start: int) -> tuple[AlignedRows, int]:
-    """Return the aligned rows that begin at a row, and the index after them."""
+    """Return the aligned rows that begin at row `start`, and the index of the row after them."""
     found, end = AlignedRows([], []), start + 1
     pending: list[Row] = []
     above = rows[start]
@@ -127,9 +127,9 @@ def align_from(rows: list[Row], start: int) -> tuple[AlignedRows, int]:
 
 
 def extend(found: AlignedRows, rows: list[Row], *, step: int) -> int:
-    """Add the rows right below a table (`step` 1) or above it (-1) that continue its cells or head its columns.
+    """Add adjacent rows below a table (`step` 1) or above it (-1) that continue its cells or are column heads.
 
-    Return how many were added.
+    Return the number of added rows.
     """
     count = 0
     for row in rows:
@@ -146,7 +146,7 @@ def extend(found: AlignedRows, rows: list[Row], *, step: int) -> int:
 
 
 def fits(row: Row, columns: list[Span], size: float) -> bool:
-    """Return whether each cell of a row is in one column, or the row has several cells in the width of the table."""
+    """Return whether a row fits into the width of a table, and a single cell is in one column."""
     left, right = columns[0][0] - 2 * size, columns[-1][1] + 2 * size
     if row[0].x0 < left or row[-1].x1 > right:
         return False
@@ -174,6 +174,6 @@ def merge_spans(spans: list[Span]) -> list[Span]:
 
 
 def are_distinct(spans: list[Span], columns: list[Span]) -> bool:
-    """Return whether each span is in a different column. `columns`: from left to right, and each span is in one."""
+    """Return whether each span is in a different column. `columns`: from left to right. Each span must be in one."""
     starts = [x0 for x0, _ in columns]
     return len({bisect_right(starts, x0) for x0, _ in spans}) == len(spans)

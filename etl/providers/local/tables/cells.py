@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from etl.providers.local.boxes import Box, Words, group_rows, group_words, join_words
-from etl.providers.local.tables.columns import SPACE, is_jump, space_width
+from etl.providers.local.tables.columns import SPACE, are_in_different_cells, space_width
 
 
 @dataclass(slots=True)
@@ -17,7 +17,7 @@ class Line:
 
 
 def split_lines(words: Words, cuts: list[float]) -> list[Line]:
-    """Return the lines of the cells. Text that crosses a column boundary without a gap spans several columns."""
+    """Split words into lines of cells. Text that crosses a column boundary without a gap spans several columns."""
     lines: list[Line] = []
     by_column: list[Words] = [[] for _ in range(len(cuts) + 1)]
     space = space_width(words)
@@ -41,7 +41,7 @@ def split_texts(cell: Words, cuts: list[float], space: float) -> list[Words]:
     parts: list[Words] = [[cell[0]]]
     for before, word in pairwise(cell):
         crosses = column_of(before, cuts) != column_of(word, cuts)
-        if crosses and (word.x0 - before.x1 >= max(space, SPACE * word.size) or is_jump(before, word)):
+        if crosses and (word.x0 - before.x1 >= max(space, SPACE * word.size) or are_in_different_cells(before, word)):
             parts.append([])
         parts[-1].append(word)
     return parts
@@ -53,5 +53,5 @@ def column_of(word: Box, cuts: list[float]) -> int:
 
 
 def span_of(word: Box, cuts: list[float]) -> tuple[int, int]:
-    """Return the columns that a box covers by more than half a character."""
+    """Return the first and last column that a box covers by more than half a character."""
     return sum(cut <= word.x0 + word.size / 2 for cut in cuts), sum(cut < word.x1 - word.size / 2 for cut in cuts)

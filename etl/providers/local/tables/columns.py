@@ -1,4 +1,4 @@
-"""The columns of a table: vertical lines, and the vertical gaps that run through the rows."""
+"""Detection of the columns of a table, from vertical lines and from vertical gaps that run through the rows."""
 
 import re
 from itertools import pairwise
@@ -10,21 +10,21 @@ from etl.providers.local.boxes import CELL_GAP, Box, Row, Words, group_words
 from etl.providers.local.rulings import Rulings, merge_lines
 
 MIN_COLUMNS = 2
-# Minimum width of the gap between columns in type sizes: where many rows have it, and where few have it.
-MANY_ROWS, GAP_OF_MANY, GAP_OF_FEW = 4, 0.5, CELL_GAP
-# The same where words on both sides are not neighbors in the file, and number of rows that must show it.
-GAP_OF_JUMP, MIN_WITNESSES = 0.1, 2
-SPACE = 0.4  # words with a smaller gap, in type sizes, are one text
-# Words of a type whose letters are equally wide: their minimum number and share, and the tolerance of widths.
-MIN_TYPEWRITTEN, TYPEWRITTEN, SAME_WIDTH = 8, 0.9, 0.05
-MAX_SPACE = 1.2  # width of a space of this type, in letters
-MAX_CROSSING = 0.1  # share of rows whose text may cross the gap between columns
-OVERLAP = 0.2  # type sizes by which lines of cells that are beside each other overlap
-MIN_ITEM_NUMBERS = 2  # numbers in a row of numbers, as items have
-FRAMED = 0.8  # minimum share of a table's height that the lines at its sides have
-NEAR_LINE = 20  # points between a gap and the vertical line in it
-FILLED = 0.5  # share of rows whose text a gap must divide, to be a column of a framed table without a line
-# A number that no further digits may follow after a space, as in 12 000.
+# Minimum width of a gap between columns, in type sizes. It is lower for tables with many rows.
+MANY_ROWS, GAP_OF_MANY_ROWS, GAP_OF_FEW_ROWS = 4, 0.5, CELL_GAP
+# Minimum width of a gap that is known to be between cells, in type sizes, and number of rows that must have it.
+GAP_BETWEEN_CELLS, MIN_ROWS_WITH_GAP = 0.1, 2
+SPACE = 0.4  # words with a smaller gap, in type sizes, are part of one text
+# Monospaced fonts: minimum number of words, minimum share of words with the same letter width, and its tolerance.
+MIN_MONOSPACED_WORDS, MIN_MONOSPACED, SAME_WIDTH = 8, 0.9, 0.05
+MAX_SPACE = 1.2  # maximum width of a space in a monospaced font, in letters
+MAX_CROSSING = 0.1  # maximum share of rows whose text may cross the gap between columns
+OVERLAP = 0.2  # minimum vertical overlap of lines in cells beside each other, in type sizes
+MIN_ITEM_NUMBERS = 2  # minimum numbers in a row of an item
+FRAMED = 0.8  # minimum height of the lines at the sides of a framed table, as a share of its height
+NEAR_LINE = 20  # maximum points between a gap and the vertical line in it
+FILLED = 0.5  # share of rows that a gap must divide, to separate columns of a framed table without a line
+# A complete number, which cannot continue after a space, unlike the 12 in `12 000`.
 GROUPED = re.compile(r"[(+−–-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?[)%]?|[(+−–-]?\d+[.,]\d{1,2}[)%]?")
 NUMBER = re.compile(
     r"[(\[<>~≈±+−–-]{0,2}\s?[€$£¥]?\s?\d[\d.,'’:/ ]*\s?(?:%|[A-Za-z€$£¥]{1,3})?[)\]]?[*†‡]{0,2}|[-–—]|n/?a",
@@ -43,7 +43,7 @@ def find_cuts(words: Words, rulings: Rulings | None) -> list[float]:
 
 
 def ruled_cuts(words: Words, rulings: Rulings) -> list[float]:
-    """Return the vertical lines with words on both sides that together are as high as half of the words."""
+    """Return vertical lines between words whose parts add up to more than half of the height of the words."""
     height = max(word.y1 for word in words) - min(word.y0 for word in words)
     left, right = min(word.x0 for word in words), max(word.x1 for word in words)
     lines = sorted(rulings.vertical, key=lambda line: line.x0)
@@ -53,7 +53,7 @@ def ruled_cuts(words: Words, rulings: Rulings) -> list[float]:
 
 
 def is_framed(words: Words, rulings: Rulings) -> bool:
-    """Return whether vertical lines are on both sides of the words, along most of their height."""
+    """Return whether vertical lines are on both sides of the words, over most of their height."""
     height = max(word.y1 for word in words) - min(word.y0 for word in words)
     left, right = min(word.x0 for word in words), max(word.x1 for word in words)
     before = sum(line.y1 - line.y0 for line in rulings.vertical if line.x0 < left)
@@ -62,9 +62,10 @@ def is_framed(words: Words, rulings: Rulings) -> bool:
 
 
 def divides(cut: float, words: Words, ruled: list[float], lines: list[float]) -> bool:
-    """Return whether a gap in a framed table is one between columns, and not a wide space in a few lines.
+    """Return whether a gap in a framed table separates columns, instead of being a wide space in a few lines.
 
-    `ruled`: the columns' lines; `lines`: all vertical lines. A part of one shows a column, as do most rows.
+    It does if a vertical line is near it, or if it divides enough rows. `ruled`: the lines between columns. `lines`:
+    all vertical lines, including short ones.
     """
     near = min((abs(x - cut) for x in ruled), default=float("inf"))
     if near < NEAR_LINE:
@@ -83,7 +84,7 @@ def divides(cut: float, words: Words, ruled: list[float], lines: list[float]) ->
 
 
 def aligned_cuts(words: Words) -> list[float]:
-    """Return the middles of the gaps that run through the rows with the most cells."""
+    """Return the x-coordinates of the gaps that run through the rows with the most cells."""
     rows = group_words(words)
     widest = max((len(row) for row in rows), default=0)
     if widest < MIN_COLUMNS:
@@ -92,19 +93,21 @@ def aligned_cuts(words: Words) -> list[float]:
     size = median(word.size for word in words)
     left = min(word.x0 for word in words)
     space = space_width(words)
-    jumps: list[tuple[float, float]] = []
+    cell_gaps: list[tuple[float, float]] = []
     crossing = np.zeros(int(max(word.x1 for word in words) - left) + 3, dtype=np.int32)
-    heads = np.zeros_like(crossing)  # words of the head, which may be wider than the cells below
+    heads = np.zeros_like(crossing)  # words of the table head, which may be wider than the cells below
     for word in above_numbers(words, full):
         heads[int(word.x0 - left + 0.5) : int(word.x1 - left + 0.5) + 1] += 1
     for row in full:
         for x0, x1 in intervals(row, space):
             crossing[int(x0 - left + 0.5) : int(x1 - left + 0.5) + 1] += 1
-        jumps += [
-            (one.x1, other.x0) for one, other in pairwise(sorted(row, key=lambda word: word.x0)) if is_jump(one, other)
+        cell_gaps += [
+            (one.x1, other.x0)
+            for one, other in pairwise(sorted(row, key=lambda word: word.x0))
+            if are_in_different_cells(one, other)
         ]
     allowed = int(MAX_CROSSING * len(full)) if len(full) >= 2 * MANY_ROWS else 0
-    gap = max(space, (GAP_OF_MANY if len(full) >= MANY_ROWS else GAP_OF_FEW) * size)
+    gap = max(space, (GAP_OF_MANY_ROWS if len(full) >= MANY_ROWS else GAP_OF_FEW_ROWS) * size)
     is_free = np.concatenate(([False], crossing <= allowed, [False]))
     edges = np.flatnonzero(np.diff(is_free.astype(np.int8)))
     cuts = []
@@ -112,8 +115,8 @@ def aligned_cuts(words: Words) -> list[float]:
         if start == 0 or end >= len(crossing) - 1:
             continue
         middle = left + (start + end) / 2
-        witnesses = sum(x0 < middle < x1 for x0, x1 in jumps)
-        if end - start >= (gap if witnesses < MIN_WITNESSES else GAP_OF_JUMP * size):
+        rows_with_gap = sum(x0 < middle < x1 for x0, x1 in cell_gaps)
+        if end - start >= (gap if rows_with_gap < MIN_ROWS_WITH_GAP else GAP_BETWEEN_CELLS * size):
             clear = start + np.flatnonzero(heads[start:end] == heads[start:end].min())
             cuts.append(left + float(clear[np.abs(clear + 0.5 - (start + end) / 2).argmin()]) + 0.5)
     return cuts
@@ -126,28 +129,31 @@ def above_numbers(words: Words, full: list[Words]) -> Words:
     return [word for word in words if word.y1 <= top + OVERLAP * word.size]
 
 
-def is_jump(word: Box, after: Box) -> bool:
-    """Return whether two neighbors in a row are of different cells: not neighbors in the file, or two whole numbers."""
+def are_in_different_cells(word: Box, after: Box) -> bool:
+    """Return whether two neighbors in a row belong to different cells.
+
+    They do if they are not neighbors in the file, or if both are complete numbers.
+    """
     is_apart = word.order >= 0 and after.order != word.order + 1
     is_apart = is_apart or bool(GROUPED.fullmatch(word.text) and GROUPED.fullmatch(after.text))
-    return is_apart and after.x0 - word.x1 > GAP_OF_JUMP * word.size
+    return is_apart and after.x0 - word.x1 > GAP_BETWEEN_CELLS * word.size
 
 
 def space_width(words: Words) -> float:
-    """Return the width of spaces in a typewriter's type, in which one is as wide as a letter, or 0 for other types."""
+    """Return the maximum width of a space in a monospaced font, or 0 for other fonts."""
     widths = [word.width / len(word.text) for word in words if any(map(str.isalpha, word.text))]
-    letter = median(widths) if len(widths) >= MIN_TYPEWRITTEN else 0.0
+    letter = median(widths) if len(widths) >= MIN_MONOSPACED_WORDS else 0.0
     same = sum(abs(width - letter) < SAME_WIDTH * letter for width in widths)
-    return MAX_SPACE * letter if same >= TYPEWRITTEN * len(widths) else 0.0
+    return MAX_SPACE * letter if same >= MIN_MONOSPACED * len(widths) else 0.0
 
 
 def intervals(row: Row, space: float) -> list[tuple[float, float]]:
-    """Return the horizontal spans of the texts of a row. `space`: as of `space_width`."""
+    """Return the horizontal spans of the texts in a row. `space`: the result of `space_width`."""
     spans: list[tuple[float, float]] = []
     before: Box | None = None
     for word in sorted(row, key=lambda word: word.x0):
         is_near = spans and word.x0 - spans[-1][1] < max(space, SPACE * word.size)
-        if is_near and not (before and is_jump(before, word)):
+        if is_near and not (before and are_in_different_cells(before, word)):
             spans[-1] = (spans[-1][0], max(spans[-1][1], word.x1))
         else:
             spans.append((word.x0, word.x1))

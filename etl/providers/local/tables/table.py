@@ -1,4 +1,4 @@
-"""A table, written as GitHub Markdown."""
+"""Tables, built from words and written as GitHub Markdown."""
 
 import re
 from dataclasses import dataclass, field
@@ -7,18 +7,18 @@ from etl.providers.local.boxes import Box, Words, join_lines
 from etl.providers.local.rulings import Rulings
 from etl.providers.local.tables.cells import Line, split_lines
 from etl.providers.local.tables.columns import MIN_COLUMNS, find_cuts
-from etl.providers.local.tables.rows import BaseRow, band_rows, is_item, split_bands, split_shades
+from etl.providers.local.tables.rows import Baseline, band_rows, is_item, split_bands, split_shades
 
 MIN_ROWS = 2
 MIN_RULED_BANDS = 3
-# Leaders and lines of dashes are ruling lines made of characters.
+# Dot leaders, and ruling lines made of dashes.
 LEADER = re.compile(r"[.·…]{4,}|[-–—_=]{5,}")
 NOTE = re.compile(r"[*†‡§#¹²³]|\(?[a-z\d][)]\s|(?:notes?|sources?|quellen?|anmerkung(?:en)?)\s?:", re.IGNORECASE)
 
 
 @dataclass(slots=True, kw_only=True)
 class Table:
-    """The texts of the cells by row and column, with the bounding box."""
+    """A table with its bounding box. `cells`: texts by row and column. `boxes`: the words of the table."""
 
     cells: list[list[str]]
     x0: float
@@ -33,7 +33,7 @@ class Table:
 
 
 def build(words: Words, rulings: Rulings | None = None) -> Table | None:
-    """Return the table that words form, or None if they have no columns or rows."""
+    """Build a table from words. Return None if they do not form columns and rows."""
     texts_only = [word for word in words if not LEADER.fullmatch(word.text)]
     cuts = find_cuts(texts_only, rulings) if texts_only else []
     if not cuts:
@@ -51,12 +51,12 @@ def build(words: Words, rulings: Rulings | None = None) -> Table | None:
         del rows[0]
     while len(rows) > MIN_ROWS and (is_across(rows[-1]) or is_note(rows[-1])):
         del rows[-1]
-    top = min(line.box.y0 for base in rows[0] for line in base)
-    bottom = max(line.box.y1 for base in rows[-1] for line in base)
+    top = min(line.box.y0 for baseline in rows[0] for line in baseline)
+    bottom = max(line.box.y1 for baseline in rows[-1] for line in baseline)
     words = [word for word in words if top < word.middle < bottom]
     cells = [texts(row, len(cuts) + 1) for row in rows]
     cells = without_empty_columns(cells)
-    is_item_alone = len(rows) == 1 and any(is_item(BaseRow(base)) for base in rows[0])
+    is_item_alone = len(rows) == 1 and any(is_item(Baseline(baseline)) for baseline in rows[0])
     if (len(cells) < MIN_ROWS and not is_item_alone) or len(cells[0]) < MIN_COLUMNS:
         return None
     return Table(
@@ -70,20 +70,22 @@ def build(words: Words, rulings: Rulings | None = None) -> Table | None:
 
 
 def is_across(row: list[list[Line]]) -> bool:
-    """Return whether a row is a title or note of the table: lines of one text each, from the first column to others."""
-    return all(len(base) == 1 and base[0].first == 0 for base in row) and any(base[0].last > 0 for base in row)
+    """Return whether a row is a title or note of the table: each line is one text that begins in the first column."""
+    return all(len(baseline) == 1 and baseline[0].first == 0 for baseline in row) and any(
+        baseline[0].last > 0 for baseline in row
+    )
 
 
 def is_note(row: list[list[Line]]) -> bool:
-    """Return whether a last row is a note or source in the first column."""
-    return all(len(base) == 1 and not base[0].last for base in row) and bool(NOTE.match(row[0][0].box.text))
+    """Return whether the last row is a note or source in the first column."""
+    return all(len(baseline) == 1 and not baseline[0].last for baseline in row) and bool(NOTE.match(row[0][0].box.text))
 
 
 def texts(row: list[list[Line]], width: int) -> list[str]:
-    """Return the texts of the cells of a row. `row`: its baselines. A cell that spans columns is in all of them."""
+    """Return the texts of the cells of a row, given as baselines. The text of a spanning cell is in all its columns."""
     cells = [""] * width
-    for base in row:
-        for line in sorted(base, key=lambda line: line.box.x0):
+    for baseline in row:
+        for line in sorted(baseline, key=lambda line: line.box.x0):
             for column in range(line.first, line.last + 1):
                 cells[column] = join_lines(cells[column], line.box.text)
     return [LEADER.sub("", cell).strip() for cell in cells]

@@ -1,4 +1,4 @@
-"""A request to a model, parsed from its messages alone."""
+"""Parser of requests to the model server. It uses only the messages of a request."""
 
 import hashlib
 import json
@@ -17,11 +17,14 @@ POINTERS = re.compile(r"/[A-Za-z0-9_~/-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """The parts of a request. `kind`: extract, notes, combine, repair (values without their document), or choose
-    (between values of pieces). `run` and `mode`: from the rule's instructions. `is_again`: rows are read again because
-    an earlier answer about them was wrong. `previous`: in a corrective retry, the last answer, or its wrong parts if
-    `is_part`. `complaints`: the pointers that each retry names.
+class ModelRequest:
+    """A parsed request.
+
+    - `kind`: extract, notes, combine, repair (values without their document), or choose (between values of pieces).
+    - `run` and `mode`: from the instructions of the rule.
+    - `is_again`: whether rows are read again because an earlier response about them was wrong.
+    - `previous`: in a corrective retry, the last response, or only its wrong parts if `is_part`.
+    - `complaints`: the JSON Pointers in the message of each retry.
     """
 
     kind: str
@@ -40,33 +43,33 @@ class Asked:
 
     @property
     def key(self) -> str:
-        """A digest of what was shown, without the random marker."""
+        """Return a digest of the request, without the random marker."""
         return hashlib.sha256(f"{self.run} {self.kind} {self.data}".encode()).hexdigest()
 
 
 def instruction(*, mode: str, run: str) -> str:
-    """Return the rule's own instructions: the mode of the reader, and the run that its tokens are counted for."""
+    """Return the instructions of a rule: the mode of the reader, and the run to count tokens for."""
     return f"[reader: {mode}; document: {run}]"
 
 
-def read(request: Request) -> Asked:
-    """Parse a request. Raises LookupError if it does not have the expected form."""
+def read(request: Request) -> ModelRequest:
+    """Parse a request. Raises LookupError if it does not have the expected format."""
     whole = "\n\n".join(message["content"] for message in request.messages)
     reader, marked = READER.search(whole), MARKED.search(whole)
     if reader is None or marked is None:
         raise LookupError("no instructions, or no document between markers")
     rounds = request.messages[next(n for n, each in enumerate(request.messages) if marked[1] in each["content"]) + 1 :]
-    answers = [each["content"] for each in rounds if each["role"] == "assistant"]
-    complaints = [tuple(POINTERS.findall(each["content"])) for each in rounds if each["role"] == "user" and answers]
-    return Asked(
+    responses = [each["content"] for each in rounds if each["role"] == "assistant"]
+    complaints = [tuple(POINTERS.findall(each["content"])) for each in rounds if each["role"] == "user" and responses]
+    return ModelRequest(
         kind=kind_of(request, whole[: marked.start()], marked[2]),
         mode=reader["mode"],
         run=reader["run"],
         schema=schema_of(whole),
         data=marked[2],
         is_again="that an earlier answer got wrong" in whole[: marked.start()],
-        previous=answers[-1] if answers else "",
-        is_part=bool(answers) and "only these parts" in rounds[-1]["content"],
+        previous=responses[-1] if responses else "",
+        is_part=bool(responses) and "only these parts" in rounds[-1]["content"],
         complaints=tuple(complaints),
     )
 
@@ -85,12 +88,12 @@ def schema_of(whole: str) -> Schema:
     found = SCHEMA.search(whole)
     if found is None:
         raise LookupError("no JSON Schema")
-    made: Any = json.JSONDecoder().raw_decode(whole, found.end())[0]
-    return dict(made)
+    schema: Any = json.JSONDecoder().raw_decode(whole, found.end())[0]
+    return dict(schema)
 
 
 def candidates(data: str) -> Iterator[tuple[str, list[tuple[Any, int]]]]:
-    """Yield the pointers of a question about different values, and each value with its last page."""
+    """Parse a request to choose between values. Yield each pointer, and its values with their last pages."""
     for block in data.split("\n\n"):
         first, *lines = block.splitlines()
         if pointer := re.match(r"Values of (/\S+):$", first):
