@@ -9,8 +9,9 @@ import pytest
 from django.contrib.auth.models import User
 
 from config.platform import exact_json, storage
+from config.platform.db import clock
 from etl import runstate
-from etl.models import Task
+from etl.models import Evaluation, Task
 from rules.models import Rule
 from tests.broker import valkey
 from tests.client.conftest import Cli
@@ -363,3 +364,14 @@ def test_a_batch_is_uploaded_directly_to_object_storage(
     assert [str(task.batch_id) for task in Task.objects.all()] == [batch]
     assert len(storage_proxy.requests_to("PUT", "")) == 1
     assert len(api_proxy.requests_to("POST", "/batches")) == 2
+
+
+def test_an_evaluation_is_awaited_by_the_command_that_the_error_names(alice: User, sluice: Cli) -> None:
+    """C3."""
+    rule = make_rule(alice, name="invoices")
+    row = Evaluation.objects.create(rule=rule, number=1, version=1, user=alice, samples=1)
+    command = ("rule", "evaluation", "invoices", 1, "--wait")
+    ran = sluice(*command, "--timeout", "0.5", code=9)
+    assert ran.err.endswith("Resume waiting with: sluice rule evaluation invoices 1 --wait\n")
+    Evaluation.objects.filter(pk=row.pk).update(status="completed", accuracy=0.975, ended_at=clock.now())
+    assert "97.5 %" in sluice(*command).out

@@ -1,6 +1,5 @@
 """`sluice rule …`: commands for samples and evaluations of rules."""
 
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +13,6 @@ from sluice.cli.rules import Name, app, path_of, read_bytes
 from sluice.cli.session import Session, command
 from sluice.cli.terminal import moment
 from sluice.cli.waiting import resumable
-from sluice.errors import TimedOut
-from sluice.waiting import POLL_SECONDS
 
 __all__ = ["app"]
 
@@ -109,14 +106,9 @@ def evaluate(
 
 def print_end(session: Session, rule: str, found: dict[str, Any], *, timeout: float | None) -> None:
     """Wait for the end of an evaluation, and print it. Raises CliError if it did not complete."""
-    path, number = path_of(session, rule), found["number"]
-    until = float("inf") if timeout is None else time.monotonic() + timeout
+    number = found["number"]
     with resumable(f"sluice rule evaluation {rule!r} {number} --wait", timeout=timeout):
-        while found["status"] == "running":
-            if time.monotonic() > until:
-                raise TimedOut
-            time.sleep(POLL_SECONDS)
-            found = session.client.get(f"{path}/evaluations/{number}")
+        found = session.client.evaluations.wait(rule, number, timeout=timeout).raw
     print_evaluation(session, found)
     if found["status"] != "completed":
         raise CliError(f"The evaluation {outcome_of(found)}", code=Exit.FAILED, document=found)
