@@ -151,7 +151,7 @@ def test_a_storage_that_hangs_costs_no_lease(
     alone: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A16: a pack takes one request of some seconds at most, and the next batch waits for no other."""
-    monkeypatch.setattr(small_puts, "SECONDS", 1)
+    monkeypatch.setattr(small_puts, "TIMEOUT_SECONDS", 1)
     held: list[bytes] = []
 
     def hang(handler: faulty_s3.Handler, body: bytes) -> None:

@@ -65,7 +65,7 @@ MUTANTS = [
     ),
     UPLOADS(
         name="send what an abort has left of a small object",
-        old="        content = bytes(self._last)\n        self._expect_open()\n",
+        old="        content = bytes(self._last)\n        self._require_open()\n",
         new="        content = bytes(self._last)\n",
         tests=storage("a_commit_whose_upload_was_aborted_sends_nothing"),
     ),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from config.dev.stack.kept_settings import write_private
 from config.dev.stack.servers import Servers
-from config.env import IN_FILE, Environment
+from config.env import FILE_SUFFIX, Environment
 
 FILE = "stack.env"
 
@@ -29,7 +29,7 @@ def effective(own: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str
     known = Environment.names()
     from_shell = {name: value for name, value in given.items() if name in known or name in own}
     # A secret from a file in the shell's environment is not set again.
-    return {name: value for name, value in own.items() if not from_shell.get(f"{name}{IN_FILE}")} | from_shell
+    return {name: value for name, value in own.items() if not from_shell.get(f"{name}{FILE_SUFFIX}")} | from_shell
 
 
 def write(path: Path, variables: Mapping[str, str]) -> None:

@@ -30,4 +30,4 @@ class ExactJSONRenderer(JSONRenderer):
 
 
 def written(value: Any) -> Any:
-    return exact_json.written(value) if isinstance(value, Number) else JSONEncoder().default(value)
+    return exact_json.serialize_number(value) if isinstance(value, Number) else JSONEncoder().default(value)

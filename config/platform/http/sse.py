@@ -85,7 +85,7 @@ def frame(event: str, data: Mapping[str, Any], *, number: int) -> bytes:
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (
         number,
         event.encode(),
-        orjson.dumps(data, default=exact_json.written, option=orjson.OPT_UTC_Z),
+        orjson.dumps(data, default=exact_json.serialize_number, option=orjson.OPT_UTC_Z),
     )
 
 
