@@ -365,7 +365,7 @@ SPECTACULAR_SETTINGS = {
         "drf_spectacular.hooks.postprocess_schema_enums",
         "exports.api.openapi_extensions.camel_case_parameters",
         "config.platform.webhooks.openapi.add_headers",
-        "config.platform.http.openapi.autoschema.add_shared",
+        "config.platform.http.openapi.autoschema.add_shared_components",
         "config.platform.http.openapi.client_generators.adapt",
     ],
 }

@@ -26,7 +26,7 @@ def provide_roles(*, app_config: AppConfig, apps: Apps = global_apps, **_signal:
     if app_config is [*global_apps.get_app_configs()][-1] and "group" in apps.all_models["auth"]:
         from config.platform.http import roles
 
-        roles.provide()
+        roles.create_groups()
 
 
 def record_logged_change(**_signal: Any) -> None:

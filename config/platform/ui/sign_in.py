@@ -22,7 +22,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.generic import RedirectView, View
 
 from config.platform.http import second_factor, single_sign_on
-from config.platform.http.addresses import counted_as
+from config.platform.http.addresses import rate_limit_key
 from config.platform.http.audit import NOTHING
 from config.platform.http.error_handling import respond_page
 from config.platform.http.problems import Problem
@@ -76,7 +76,7 @@ def seconds_to_wait(request: HttpRequest, name: str) -> int:
     by_name = type(by_address)(
         by_address.amount * NAME_RATE_FACTOR, by_address.multiples, namespace="sign_in_rate_of_a_name"
     )
-    return limiter().wait(by_address, f"from:{counted_as(request)}") or limiter().wait(by_name, f"as:{name_hash}")
+    return limiter().wait(by_address, f"from:{rate_limit_key(request)}") or limiter().wait(by_name, f"as:{name_hash}")
 
 
 class SignInForm(AuthenticationForm):
@@ -181,7 +181,7 @@ class ProviderView(View):
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if not single_sign_on.is_on():
             return redirect("sign-in")
-        if seconds := limiter().wait(rate("sign_in_rate"), f"{self.step}:{counted_as(request)}"):
+        if seconds := limiter().wait(rate("sign_in_rate"), f"{self.step}:{rate_limit_key(request)}"):
             return refuse(request, too_many_attempts(seconds))
         return super().dispatch(request, *args, **kwargs)
 

@@ -1,6 +1,6 @@
 """The API reference: the OpenAPI document as sections of operations, for the page `/api/docs`.
 
-Its texts are our own, so they are rendered as Markdown without a sanitizer; HTML in them is escaped.
+The texts are part of the source code, so their Markdown is rendered without a sanitizer. HTML in them is escaped.
 """
 
 import json
@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from drf_spectacular.renderers import OpenApiJsonRenderer
 from markdown_it import MarkdownIt
 
-from config.platform.http.openapi.document import document, making
+from config.platform.http.openapi.document import document, schema_lock
 
 MAX_LEVELS = 5
 MAX_EXAMPLE = 4_000  # characters of an example
@@ -24,10 +24,10 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A row of a table: a parameter, a header, or a field of a body. `level`: how deep it is nested."""
+    """A row of a table: a parameter, a header, or a field of a body. `level`: its depth of nesting."""
 
     name: str
-    place: str = ""  # of a parameter: path, query or header
+    place: str = ""  # for a parameter: path, query, or header
     kind: str
     is_required: bool
     about: SafeString
@@ -67,7 +67,7 @@ class Operation:
 
     @property
     def example(self) -> str:
-        """The first example of a JSON body, "" if it takes none."""
+        """The first example of a JSON body, or "" if there is none."""
         return next((text for body in self.bodies if body.media_type == JSON for _, text in body.examples), "")
 
     @property
@@ -97,7 +97,7 @@ class Reference:
 @cache
 def reference() -> Reference:
     """Return the reference of this process's API."""
-    with making:
+    with schema_lock:
         content, _ = document(OpenApiJsonRenderer, is_gzip=False)
     return Reader(json.loads(content)).reference()
 
@@ -194,22 +194,22 @@ class Reader:
                 yield name, fields
 
     def fields(self, schema: Document, level: int) -> Iterator[Field]:
-        group = self.group_of(schema)
-        if level == MAX_LEVELS or group is None:
+        found = self.object_of(schema)
+        if level == MAX_LEVELS or found is None:
             return
-        for name, inside in group.get("properties", {}).items():
-            resolved = self.resolved(inside)
-            yield self.field(name, resolved, is_required=name in group.get("required", ()), level=level)
+        for name, member in found.get("properties", {}).items():
+            resolved = self.resolved(member)
+            yield self.field(name, resolved, is_required=name in found.get("required", ()), level=level)
             yield from self.fields(resolved, level + 1)
 
-    def group_of(self, schema: Document) -> Document | None:
-        """Return the object that a schema is, or a list of which it is, or that it may be beside null."""
+    def object_of(self, schema: Document) -> Document | None:
+        """Return the object schema in a schema: itself, the items of a list, or the only alternative to null."""
         if "properties" in schema:
             return schema
         if "items" in schema:
-            return self.group_of(self.resolved(schema["items"]))
+            return self.object_of(self.resolved(schema["items"]))
         choices = [each for each in schema.get("oneOf") or schema.get("anyOf") or () if each.get("type") != "null"]
-        return self.group_of(self.resolved(choices[0])) if len(choices) == 1 else None
+        return self.object_of(self.resolved(choices[0])) if len(choices) == 1 else None
 
     def field(
         self, name: str, schema: Document, *, is_required: bool, level: int = 0, place: str = "", about: str = ""
@@ -238,7 +238,7 @@ class Reader:
         return f"{shown} ({schema['format']})" if shown and schema.get("format") in SHOWN_FORMATS else shown
 
     def resolved(self, found: Document) -> Document:
-        """Return the target of a `$ref`, with the description beside it."""
+        """Return the target of a `$ref`, with the description that is next to the `$ref`."""
         while "$ref" in found:
             target: Any = self.document
             for part in found["$ref"].removeprefix("#/").split("/"):
