@@ -102,7 +102,7 @@ def test_workers_are_unknown_without_a_broker(pages: Client, monkeypatch: pytest
     monkeypatch.setattr(workers, "snapshot", workers.Snapshot())
     with broker_at("redis://127.0.0.1:9/0"):
         page = text_of(pages.get(WORKERS))
-    assert "The broker does not respond, so the workers are not known." in page
+    assert "The broker does not respond, so the status of the workers is unknown." in page
     assert "No worker consumes" not in page
 
 
