@@ -64,7 +64,7 @@ def test_each_lost_wake_up_message_costs_a_job_one_reaper_interval(site: Site) -
         "webhook": delivery.finished_at - job.finished_at,
     }
     for what, wait in waits.items():
-        site.measured(f"a lost wake-up message: {what}", wait.total_seconds(), reaper=REAPER_SECONDS)
+        site.record_duration(f"a lost wake-up message: {what}", wait.total_seconds(), reaper=REAPER_SECONDS)
         assert wait.total_seconds() < REAPER_SECONDS + BUSY, what
     assert (job.status, site.source.calls()) == ("success", 5)
 
@@ -97,8 +97,8 @@ def test_losing_all_broker_data_costs_one_reaper_interval(site: Site, fault: Cal
     site.settle(running)
 
     pause = longest_pause(running)
-    site.measured(f"{fault.__name__}: longest pause of the job", pause, reaper=REAPER_SECONDS)
-    site.measured(f"{fault.__name__}: delay of the queued bundle", waited, reaper=REAPER_SECONDS)
+    site.record_duration(f"{fault.__name__}: longest pause of the job", pause, reaper=REAPER_SECONDS)
+    site.record_duration(f"{fault.__name__}: delay of the queued bundle", waited, reaper=REAPER_SECONDS)
     assert all(worker.alive for worker in workers)
     assert {job.status for job in (first, waiting, running)} == {"success"}
     assert max(pause, waited) < REAPER_SECONDS + BUSY
@@ -133,12 +133,12 @@ def test_a_silent_broker_blocks_no_request(site: Site, seconds: int) -> None:
         times.append(time.monotonic() - began_at)
     if seconds:
         time.sleep(seconds)  # long enough for every Celery timeout to pass
-    site.broker.pass_on()
+    site.broker.remove_faults()
     back_at = time.monotonic()
     site.settle(running, *jobs)
 
-    site.measured("POST while the broker is silent", max(times))
-    site.measured("all jobs done after the broker's silence", time.monotonic() - back_at, silent=seconds)
+    site.record_duration("POST while the broker is silent", max(times))
+    site.record_duration("all jobs done after the broker's silence", time.monotonic() - back_at, silent=seconds)
     assert max(times) < POST_SECONDS
     assert worker.alive
     assert {job.status for job in (running, *jobs)} == {"success"}

@@ -54,7 +54,7 @@ def test_a_cancel_racing_a_start_has_exactly_one_winner(site: Site, rule: Rule) 
             assert (response.status_code, response.json()["code"]) == (409, "not_cancellable")
         won[winner] += 1
     assert min(won.values()) > 0, won
-    site.measured("19: 200 races of a cancel and a start", time.monotonic() - began, **won)
+    site.record_duration("19: 200 races of a cancel and a start", time.monotonic() - began, **won)
 
 
 def race(site: Site, rule: Rule, delay: float) -> tuple[Task, Any]:

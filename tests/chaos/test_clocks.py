@@ -91,7 +91,7 @@ def test_only_one_of_several_beats_ticks(site: Site, beats: int) -> None:
     messages, times = taken("exports.reap"), ticks("reap")
     assert all(later - earlier >= timedelta(seconds=REAPER_SECONDS / 2) for earlier, later in pairwise(times))
     seconds = (times[-1] - times[0]).total_seconds()
-    site.measured(f"{beats} beats", seconds, messages=messages, ran=len(times))
+    site.record_duration(f"{beats} beats", seconds, messages=messages, ran=len(times))
     if beats > 2:  # two beats may alternate, half an interval apart
         assert len(times) < messages
 
@@ -168,7 +168,9 @@ def test_a_wrong_worker_clock_changes_nothing(site: Site, seconds: int) -> None:
     site.settle(job)
 
     assert is_shifted(last_log_time(worker), seconds)
-    site.measured(f"workers' clocks off by {seconds:+} s: a lost wake-up message", waited(job), reaper=REAPER_SECONDS)
+    site.record_duration(
+        f"workers' clocks off by {seconds:+} s: a lost wake-up message", waited(job), reaper=REAPER_SECONDS
+    )
     assert job.status == "success"
     assert job.chunks.get(key="LONG").attempts == 1
     assert waited(job) < REAPER_SECONDS + BUSY

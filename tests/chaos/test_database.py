@@ -99,10 +99,10 @@ def test_it_survives_an_immediate_database_restart(site: Site) -> None:
         back_at = time.monotonic()
         fine = client.responses[FINE]
         wait_until(lambda: client.responses[FINE] > fine)
-        site.measured("API recovery after the database restart", time.monotonic() - back_at)
+        site.record_duration("API recovery after the database restart", time.monotonic() - back_at)
         left = 12 - done(job)
         site.settle(job)
-        site.measured("job recovery after the database restart", time.monotonic() - back_at, chunks_left=left)
+        site.record_duration("job recovery after the database restart", time.monotonic() - back_at, chunks_left=left)
 
     assert job.status == "success"
     assert set(client.responses) == {FINE, AWAY}
@@ -166,7 +166,7 @@ def test_a_statement_with_a_lost_reply_takes_effect_once(site: Site, statement: 
 
     assert job.started_at
     assert job.finished_at
-    site.measured(f"lost reply: {statement}", (job.finished_at - job.created_at).total_seconds())
+    site.record_duration(f"lost reply: {statement}", (job.finished_at - job.created_at).total_seconds())
     assert site.postgres.lost == 1
     assert (job.status, job.chunks.get().attempts, site.source.calls()) == ("success", attempts, 1)
 

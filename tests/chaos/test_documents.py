@@ -82,7 +82,7 @@ def test_a_document_survives_a_worker_crash_at_any_step(site: Site) -> None:
         died = time.monotonic()
         settle(task)
         recovery = time.monotonic() - died
-        site.measured("18: a document continues after its worker crashed", recovery, step=step)
+        site.record_duration("18: a document continues after its worker crashed", recovery, step=step)
         assert recovery < PROMISED + SPARE
         found[step] = (ocr_calls(task), post_calls(rule), attempts(task))
         assert code_of(task) == ("completed", "postprocess")
@@ -104,7 +104,7 @@ def test_killed_workers_lose_no_document(site: Site, rule: Rule) -> None:
     killed = time.monotonic()
     site.start_worker(BOTH_QUEUES)
     settle(*tasks)
-    site.measured("18: seven documents end after two workers were killed", time.monotonic() - killed)
+    site.record_duration("18: seven documents end after two workers were killed", time.monotonic() - killed)
 
     assert {code_of(task)[0] for task in tasks} == {"completed"}
 
@@ -142,10 +142,10 @@ def test_a_broker_outage_at_the_end_of_ocr_loses_no_document(
     wait_until(lambda: kept(task))
     let_pass(LEASE_SECONDS + 1)
     assert status(task) == "pending"
-    site.broker.pass_on()
+    site.broker.remove_faults()
     back = time.monotonic()
     settle(task)
-    site.measured(
+    site.record_duration(
         "18: a document continues after the broker outage", time.monotonic() - back, trouble=trouble, of=which
     )
 
@@ -187,7 +187,9 @@ def test_losing_all_valkey_data_mid_run_loses_no_document(site: Site, loss: Call
     assert submitted.status_code == 202
     tasks = [in_post, between, *in_ocr, waiting, Task.objects.get(pk=submitted.json()["task_id"])]
     settle(*tasks)
-    site.measured("18: documents end after the loss of all Valkey data", time.monotonic() - lost, how=loss.__name__)
+    site.record_duration(
+        "18: documents end after the loss of all Valkey data", time.monotonic() - lost, how=loss.__name__
+    )
 
     assert {code_of(task)[0] for task in tasks} == {"completed"}
     # Interrupted OCR is repeated. Finished OCR is not.
@@ -288,7 +290,7 @@ def test_a_killed_worker_loses_no_sample_of_an_evaluation(site: Site, models: Mo
     killed = time.monotonic()
     site.start_worker(BOTH_QUEUES, children=1, **extraction(models))
     wait_until(lambda: site.client.get(evaluation).json()["status"] == "completed", limit=60, every=0.2)
-    site.measured("18: an evaluation ends after its worker was killed", time.monotonic() - killed)
+    site.record_duration("18: an evaluation ends after its worker was killed", time.monotonic() - killed)
     found = site.client.get(evaluation).json()
     assert (found["samples"], found["accuracy"], found["failed"]) == (3, 1, 0)
 

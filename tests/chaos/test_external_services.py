@@ -143,7 +143,7 @@ def test_every_ocr_server_fault_maps_to_its_documented_error(site: Site, mineru:
     began = time.monotonic()
     tasks = {name: submit(site, f"<html>{name}</html>", name="a.html", rule=rule) for name in OCR_ERRORS}
     settle(*tasks.values(), limit=2 * WITHIN)
-    site.measured("20: fifteen faults of an OCR server", time.monotonic() - began)
+    site.record_duration("20: fifteen faults of an OCR server", time.monotonic() - began)
 
     assert {name: code_of(task) for name, task in tasks.items()} == {
         name: (code, "ocr") for name, code in OCR_ERRORS.items()
@@ -213,7 +213,7 @@ def test_every_model_fault_maps_to_its_documented_error(site: Site, models: Mode
     began = time.monotonic()
     tasks = {name: submit(site, f"Invoice INV-2024-17 ({name})", rule=rule) for name in SAYS}
     settle(*tasks.values(), limit=2 * WITHIN)
-    site.measured("20: sixteen faults of a model", time.monotonic() - began)
+    site.record_duration("20: sixteen faults of a model", time.monotonic() - began)
 
     assert {name: code_of(task) for name, task in tasks.items()} == {
         name: (code, "postprocess") for name, (_, code) in SAYS.items()

@@ -107,7 +107,7 @@ def test_every_malformed_document_gets_its_documented_error_and_the_next_is_read
     bad = {name: task_of(response) for name, (response, _) in sent.items() if response.status_code == 202}
     nexts = [next_one for _, next_one in sent.values()]
     settle(*chain(bad.values(), nexts), limit=200)
-    site.measured("21: 28 malformed documents, and as many valid ones", time.monotonic() - began)
+    site.record_duration("21: 28 malformed documents, and as many valid ones", time.monotonic() - began)
 
     assert {name: code_of(task) for name, task in bad.items()} == {
         name: ocr_error(one.code) for name, one in BAD_DOCUMENTS.items() if one.response == 202
@@ -159,7 +159,7 @@ def test_a_document_that_crashes_its_reader_leaves_the_worker_running(site: Site
     os.kill(reader, signal.SIGKILL)
     died = time.monotonic()
     settle(poison, following)
-    site.measured("21: the next document is read after a parser crash", time.monotonic() - died)
+    site.record_duration("21: the next document is read after a parser crash", time.monotonic() - died)
 
     assert code_of(poison) == ("ocr_failed", "ocr")
     assert code_of(following) == WELL

@@ -38,9 +38,9 @@ def test_a_cancelled_job_stops_its_workers_at_the_next_part(site: Site) -> None:
     cancelled_at = time.monotonic()
     site.points.release("part handed over")
     wait_until(lambda: not list(storage.list_uploads("things/")))
-    site.measured("16: uploads of 8 cancelled chunks are aborted", time.monotonic() - cancelled_at)
+    site.record_duration("16: uploads of 8 cancelled chunks are aborted", time.monotonic() - cancelled_at)
     wait_until(lambda: not Slot.objects.held().exists())
-    site.measured("16: their slots are free", time.monotonic() - cancelled_at)
+    site.record_duration("16: their slots are free", time.monotonic() - cancelled_at)
 
     job.refresh_from_db()
     assert (job.status, job.cancelled, job.done) == ("cancelled", running + 2, 0)
@@ -77,11 +77,13 @@ def test_graceful_shutdown_hands_chunks_to_another_worker(site: Site) -> None:
     left_at = time.monotonic()
     site.settle(job)
 
-    site.measured("17: graceful shutdown of a worker", left_at - terminated_at, soft_shutdown=SOFT_SHUTDOWN_SECONDS)
+    site.record_duration(
+        "17: graceful shutdown of a worker", left_at - terminated_at, soft_shutdown=SOFT_SHUTDOWN_SECONDS
+    )
     restarted = Chunk.objects.filter(job=job, started_at__gt=terminated_on)
     assert restarted.count() == 2
     latest = max(chunk.started_at - terminated_on for chunk in restarted if chunk.started_at)
-    site.measured("17: another worker takes over", latest.total_seconds(), soft_shutdown=SOFT_SHUTDOWN_SECONDS)
+    site.record_duration("17: another worker takes over", latest.total_seconds(), soft_shutdown=SOFT_SHUTDOWN_SECONDS)
     chunks = dict(Chunk.objects.filter(job=job).values_list("key", "attempts"))
     assert chunks == {"SOON": 1, "QUERY": 1, "UPLOAD": 1}, "an attempt was counted"
     assert site.source.calls() == 5

@@ -45,7 +45,7 @@ def test_a_temporarily_silent_source_keeps_its_worker(site: Site) -> None:
     assert lease
     # The lease must be held through the silence, however long that takes.
     wait_until(lambda: (chunk_of(job, "SLOW").lease_until or lease) > lease + (lease - job.created_at))
-    site.source_proxy.pass_on()
+    site.source_proxy.remove_faults()
     site.settle(job)
 
     assert (job.status, chunk_of(job, "SLOW").attempts, site.source.calls()) == ("success", 1, 2)
@@ -78,11 +78,11 @@ def test_calls_are_retried_after_a_source_outage(site: Site) -> None:
     wait_until(lambda: chunk_of(job, "SLOW").status == "retrying")
     assert Job.objects.get(pk=job.pk).status == "retrying"
     assert chunk_of(job, "SLOW").error_code == "EXPORT_SOURCE_UNAVAILABLE"
-    site.source_proxy.pass_on()
+    site.source_proxy.remove_faults()
     back_at = time.monotonic()
     site.settle(job)
 
-    site.measured("the source is back", time.monotonic() - back_at)
+    site.record_duration("the source is back", time.monotonic() - back_at)
     assert job.status == "success"
     assert chunk_of(job, "SLOW").attempts > 1
 
@@ -98,7 +98,7 @@ def test_a_long_source_outage_fails_the_job_and_a_user_can_retry_it(site: Site) 
     assert (job.status, job.error_code) == ("failed", "EXPORT_SOURCE_UNAVAILABLE")
     assert {chunk.attempts for chunk in job.chunks.all()} == {4}
 
-    site.source_proxy.pass_on()
+    site.source_proxy.remove_faults()
     site.allowed.retried.add(str(job.pk))
     assert site.client.post(f"/exports/{job.pk}/retry").status_code == 202
     site.settle(job)

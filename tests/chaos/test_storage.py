@@ -80,7 +80,7 @@ def test_a_storage_that_refuses_writes_pauses_everything(site: Site) -> None:
         over_at = time.monotonic()
         site.settle(*jobs)
         settle(document)
-        site.measured("10: 75 chunks and a document after a full disk", time.monotonic() - over_at)
+        site.record_duration("10: 75 chunks and a document after a full disk", time.monotonic() - over_at)
         assert ({job.status for job in jobs}, status(document)) == ({"success"}, "completed")
         assert (site.source.calls(), attempts(document)) == (len(keys), (1, 1))
 
@@ -102,7 +102,7 @@ def test_a_stuck_part_is_retried_once_before_the_chunk_waits(site: Site) -> None
     """10: no part of the file is visible meanwhile, and other chunks continue."""
     for key, times in (("STUCK", 1), ("STUCK-TWICE", 2)):
         site.source.behave(key, rows=TWO_PARTS)
-        site.storage.get_stuck_at(rf"/{key}_20240228\.csv\?uploadId=[^&]+&partNumber=1 ", times=times)
+        site.storage.stall_request(rf"/{key}_20240228\.csv\?uploadId=[^&]+&partNumber=1 ", times=times)
     site.start_worker(children=3)
     site.start_beat()
     site.start_web()
@@ -113,7 +113,7 @@ def test_a_stuck_part_is_retried_once_before_the_chunk_waits(site: Site) -> None
     assert paths(job, "done") == visible()
     site.settle(job)
 
-    site.measured("10: the chunk ends after two stuck parts", time.monotonic() - began_at)
+    site.record_duration("10: the chunk ends after two stuck parts", time.monotonic() - began_at)
     assert (job.status, outcomes(job)) == ("success", {"STUCK": DONE, "STUCK-TWICE": DONE, "A": DONE})
     assert paths(job, "done") == visible()
     assert site.source.calls() == 4
@@ -154,7 +154,7 @@ def test_closed_connections_are_reopened_and_outages_are_survived(site: Site) ->
     waiting = site.submit("SMALL")
     wait_until(lambda: "chunk_retrying" in site.logs())
     assert visible() == paths(job, "done")
-    site.storage.pass_on()
+    site.storage.remove_faults()
     site.settle(waiting)
     assert (waiting.status, outcomes(waiting)) == ("success", {"SMALL": DONE})
 
@@ -164,8 +164,8 @@ def test_closed_connections_are_reopened_and_outages_are_survived(site: Site) ->
     site.storage.refuse()
     site.points.release("bundle claimed")
     wait_until(lambda: "completion_retrying" in site.logs())
-    site.storage.pass_on()
+    site.storage.remove_faults()
     over_at = time.monotonic()
     site.settle(waiting)
-    site.measured("10: a delivery continues after an outage", time.monotonic() - over_at)
+    site.record_duration("10: a delivery continues after an outage", time.monotonic() - over_at)
     assert (waiting.status, outcomes(waiting)) == ("success", {"OTHER": DONE})

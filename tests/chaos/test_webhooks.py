@@ -129,7 +129,7 @@ def test_no_slow_or_broken_endpoint_delays_the_others(site: Site, over: threadin
         site.settle(job)
         ended = time.monotonic()
         wait_until(lambda: healthy.received)
-        site.measured("23: delivered beside two endpoints that never respond", time.monotonic() - ended)
+        site.record_duration("23: delivered beside two endpoints that never respond", time.monotonic() - ended)
         wait_until(lambda: all(attempts_of(hook) for hook in hooks.values()), limit=60)
 
         for slow in (silent, trickling):
@@ -165,7 +165,7 @@ def test_a_delivery_is_retried_on_schedule_until_its_attempts_are_exhausted(site
         wait_until(lambda: len(endpoint.received) == 2)
         first, second = (int(each.headers["webhook-timestamp"]) for each in endpoint.received)
         waited = second - first
-        site.measured("23: between the first attempt and the second", waited)
+        site.record_duration("23: between the first attempt and the second", waited)
         assert sender.SCHEDULE[0] <= waited + 1
         assert waited <= sender.SCHEDULE[0] * 1.2 + 4
 
@@ -214,28 +214,28 @@ def test_dns_rebinding_never_reaches_private_addresses(site: Site, names: Names)
         port = int(endpoint.url.rpartition(":")[2].split("/")[0])
         with private_listener(port) as inside:
             site.start_web(**named)
-            names.answer(name, "127.0.0.1")
+            names.set_responses(name, "127.0.0.1")
             hook = subscribe(site, url_of(name, port))
-            names.answer("public.example", PUBLIC)
+            names.set_responses("public.example", PUBLIC)
             public = subscribe(site, url_of("public.example", port).replace("http:", "https:"))
             site.start_worker(**named)
             site.start_beat(**named)
             assert ping(site, hook) == "204"
 
             for answers in FORBIDDEN:
-                names.answer(name, answers)
+                names.set_responses(name, answers)
                 outcome = ping(site, hook)
                 assert outcome == REFUSED or (answers.startswith("127.0.0.1 ") and outcome == "204"), answers
             # Within an attempt, an address that passed the check is not resolved again.
-            names.answer(name, "127.0.0.1", INSIDE)
+            names.set_responses(name, "127.0.0.1", INSIDE)
             lookups = len(names.lookups(name))
             assert ping(site, hook) == "204"
             assert names.lookups(name)[lookups:] == ["127.0.0.1"]
-            names.answer("public.example", INSIDE)
+            names.set_responses("public.example", INSIDE)
             assert ping(site, public) == REFUSED
 
             for answers in (INSIDE, f"127.0.0.1 {INSIDE}", METADATA):
-                names.answer("other.example", answers)
+                names.set_responses("other.example", answers)
                 body = {"url": url_of("other.example", port), "events": ["export.succeeded"]}
                 refused = site.client.post("/exports/webhooks", json=body)
                 assert (refused.status_code, refused.json()["errors"][0]["code"]) == (400, "private_address")

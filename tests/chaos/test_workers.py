@@ -46,13 +46,13 @@ def test_the_query_of_a_killed_worker_ends_and_its_chunk_is_retried(site: Site) 
     for pid in site.children():
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not connections(site, backend), limit=5)
-    site.measured("1: the query of a killed worker has ended", time.monotonic() - killed_at)
+    site.record_duration("1: the query of a killed worker has ended", time.monotonic() - killed_at)
     assert Chunk.objects.get(job=job).token == token, "the lease expired, so the reaper may have ended the call"
 
     wait_until(lambda: Chunk.objects.get(job=job).token != token, limit=lease + REAPER_SECONDS + BUSY)
     site.settle(job)
     chunk = Chunk.objects.get(job=job)
-    site.measured("1: another worker finished its chunk", time.monotonic() - killed_at, lease=lease)
+    site.record_duration("1: another worker finished its chunk", time.monotonic() - killed_at, lease=lease)
     assert (job.status, chunk.attempts, site.source.calls()) == ("success", 2, 2)
 
 
@@ -255,7 +255,7 @@ def test_a_job_of_500_chunks_survives_kills_every_few_seconds(site: Site) -> Non
             kills += 1
 
     chunks = Chunk.objects.filter(job=job)
-    site.measured(
+    site.record_duration(
         "4: a job of 500 chunks under kill -9",
         time.monotonic() - began_at,
         children_killed=kills,
@@ -293,7 +293,7 @@ def test_a_chunk_that_always_crashes_its_worker_fails_alone(site: Site) -> None:
 
     assert job.finished_at
     assert job.started_at
-    site.measured("12: the chunks failed", (job.finished_at - job.started_at).total_seconds(), attempts=attempts)
+    site.record_duration("12: the chunks failed", (job.finished_at - job.started_at).total_seconds(), attempts=attempts)
     ended = Chunk.objects.filter(job=job).order_by("finished_at").values_list("status", flat=True)
     assert list(ended) == ["done"] * 3 + ["failed"] * 2, "other chunks waited for the failing ones"
     chunks = list(Chunk.objects.filter(job=job).order_by("seq").values_list("key", "status", "error_code", "attempts"))
