@@ -379,9 +379,8 @@ DJANGO_STRUCTLOG_IP_LOGGING_ENABLED = False  # so are addresses, and django-stru
 DJANGO_STRUCTLOG_TRUST_UPSTREAM_REQUEST_ID = True  # config.platform.http.request_context validates it first
 DJANGO_STRUCTLOG_REQUEST_CANCELLED_LOG_LEVEL = logging.INFO  # clients may close their event streams at any time
 DJANGO_STRUCTLOG_STATUS_START_LOG_LEVEL = logging.DEBUG  # one line per request, at its end
-DJANGO_STRUCTLOG_CELERY_TASK_START_LOG_LEVEL = (
-    logging.DEBUG
-)  # one line per task, at its end; `task_enqueued` would also appear twice
+# One line per task, at its end. `task_enqueued` would also appear twice.
+DJANGO_STRUCTLOG_CELERY_TASK_START_LOG_LEVEL = logging.DEBUG
 
 # ---- Celery -----------------------------------------------------------------------------------------------------
 # Measured with Celery 5.7 and Valkey. docs/adr/0003 explains which failure each setting prevents.

@@ -67,9 +67,8 @@ class Consumer(CeleryConsumer):
         tasks. A request that cannot be passed to the pool, such as one with an invalid time limit, would occupy its
         slot forever.
         """
-        free_slot = getattr(
-            self.controller, "_quick_release", lambda: None
-        )  # a pool without an event loop has no slots
+        # A pool without an event loop has no slots.
+        free_slot = getattr(self.controller, "_quick_release", lambda: None)
         try:
             request.execute_using_pool(self.controller.pool)
         except TaskRevokedError:

@@ -46,11 +46,8 @@ class Proxy:
         self.connections: set[ProxiedConnection] = set()
         self.refuses = False
         self.bytes_per_second = 0.0
-        self.text, self.times, self.lost = (
-            b"",
-            0,
-            0,
-        )  # of `lose_reply_to`: what to match, how often, and the lost replies
+        # Of `lose_reply_to`: the text of requests, the remaining number of replies to lose, and the lost replies.
+        self.text, self.times, self.lost = b"", 0, 0
         self.prepared: dict[bytes, bytes] = {}  # text by name: Sluice uses the same names in all sessions
         self.stuck: list[bytes] = []
         self.loop = asyncio.new_event_loop()

@@ -66,15 +66,15 @@ class ExportForm(forms.Form):
     )
 
     def entries(self) -> QuerySet[AuditEntry]:
-        wanted = self.cleaned_data
-        found = AuditEntry.objects.filter(**{name: wanted[name] for name in ("via", "outcome") if wanted[name]})
-        if wanted["since"]:
-            found = found.filter(at__gte=datetime.combine(wanted["since"], time.min, UTC))
-        if wanted["until"]:
-            found = found.filter(at__lt=datetime.combine(wanted["until"], time.min, UTC) + timedelta(days=1))
-        if wanted["user"]:
-            found = found.filter(user__username=wanted["user"])
-        return found.filter(matches_object(wanted["subject"])) if wanted["subject"] else found
+        filters = self.cleaned_data
+        found = AuditEntry.objects.filter(**{name: filters[name] for name in ("via", "outcome") if filters[name]})
+        if filters["since"]:
+            found = found.filter(at__gte=datetime.combine(filters["since"], time.min, UTC))
+        if filters["until"]:
+            found = found.filter(at__lt=datetime.combine(filters["until"], time.min, UTC) + timedelta(days=1))
+        if filters["user"]:
+            found = found.filter(user__username=filters["user"])
+        return found.filter(matches_object(filters["subject"])) if filters["subject"] else found
 
 
 @admin.register(AuditEntry)
@@ -137,7 +137,7 @@ class Audit(ReadOnly):
                 "form": form,
             }
             return TemplateResponse(request, "admin/audit_export.html", context, status=400 if form.is_bound else 200)
-        audit.opened()
+        audit.mark_opened()
         return as_file(form.entries(), request)
 
 

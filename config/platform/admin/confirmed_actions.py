@@ -42,7 +42,7 @@ NO_TIME = "Time limit reached. Repeat the action for these."
 class RowResult(NamedTuple):
     """The result for one row: `done` for the audit log, or the reason why the row is unchanged.
 
-    `is_logged`: the change wrote its entry in the audit log in its own transaction.
+    `is_logged`: the change itself wrote its audit entry, in the same transaction.
     """
 
     row: Any

@@ -85,7 +85,7 @@ def name_of(offered: Any) -> str:
 
 
 class ReadOnly(RestrictedFilters, ModelAdmin):
-    """Rows that are not created, edited or deleted by hand.
+    """Admin of rows that staff cannot create, edit, or delete.
 
     Search uses indexes: it compares `search_fields` exactly, and finds IDs also by the first digits that lists show.
     Django's search would match substrings and cast each UUID to text.

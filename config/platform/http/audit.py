@@ -55,11 +55,12 @@ class Audited(NamedTuple):
     writes: bool
 
 
-OPENS_DATA = Audited(reads=True, writes=True)  # the response is data
-CHANGES = Audited(
-    reads=False, writes=True
-)  # status, lists, and settings; the view calls `opened` if a response contains data
-NOTHING = Audited(reads=False, writes=False)  # changes nothing with any method, or writes its entries itself
+# The responses are data.
+OPENS_DATA = Audited(reads=True, writes=True)
+# Status, lists, and settings. The view calls `mark_opened` if a response contains data.
+CHANGES = Audited(reads=False, writes=True)
+# The view changes nothing with any method, or writes its entries itself.
+NOTHING = Audited(reads=False, writes=False)
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ def pending(entry: Pending) -> Iterator[Pending]:
         current.reset(token)
 
 
-def opened() -> None:
+def mark_opened() -> None:
     """Record the current request, because its response contains data."""
     if entry := current.get():
         entry.opened = True
@@ -105,11 +106,11 @@ def record_change(**objects: Any) -> None:
     entry = current.get()
     if entry is None or entry.is_read or not connection.in_atomic_block:
         return
-    changed = set(named(objects)) or {""}
+    changed = set(object_ids(objects)) or {""}
     if changed <= entry.known or (entry.known and not objects):
         return
     entry.known |= changed
-    entry.write(*named(objects), outcome=AuditEntry.Outcome.SUCCESS)
+    entry.write(*object_ids(objects), outcome=AuditEntry.Outcome.SUCCESS)
     transaction.on_commit(lambda: setattr(entry, "is_written", True))
 
 
@@ -147,7 +148,7 @@ def is_due(request: HttpRequest, response: HttpResponseBase, entry: Pending) -> 
     status, match = response.status_code, request.resolver_match
     if match is None or entry.is_written or status in UNRECORDED:
         return False
-    audited = declared(match)
+    audited = audited_requests_of(match)
     if not entry.is_read:
         is_due = audited.writes
     elif status >= HTTPStatus.BAD_REQUEST:
@@ -159,7 +160,7 @@ def is_due(request: HttpRequest, response: HttpResponseBase, entry: Pending) -> 
     return is_due and (status < HTTPStatus.BAD_REQUEST or bool(user_id_of(request)))
 
 
-def declared(match: ResolverMatch) -> Audited:
+def audited_requests_of(match: ResolverMatch) -> Audited:
     """Return the view's `audited`. In the admin, pages of objects count as data, and lists do not."""
     if match.url_name in RECORDED_BY_SIGNALS:
         return NOTHING
@@ -193,7 +194,7 @@ def outcome_of(request: HttpRequest, response: HttpResponseBase) -> str:
     """
     status, match = response.status_code, request.resolver_match
     is_form = request.method not in SAFE and status == HTTPStatus.OK and via(request) != AuditEntry.Via.API
-    if is_form and match and not declared(match).reads and not response.has_header("HX-Redirect"):
+    if is_form and match and not audited_requests_of(match).reads and not response.has_header("HX-Redirect"):
         return AuditEntry.Outcome.REFUSED
     if status < HTTPStatus.BAD_REQUEST:
         return AuditEntry.Outcome.SUCCESS
@@ -210,7 +211,7 @@ def fields_of(request: HttpRequest) -> dict[str, Any]:
         "token": tokens.id_of(token) if isinstance(token, AuthToken) else None,
         "method": request.method or "",
         "action": f"/{match.route}"[:200] if match else "",
-        "object_ids": named(match.kwargs) if match else [],
+        "object_ids": object_ids(match.kwargs) if match else [],
         "request_id": request_id(request),
         "address": str(address) if address else None,
     }
@@ -233,18 +234,18 @@ def created_by(response: HttpResponseBase, entry: Pending) -> list[str]:
     if location is None or location.netloc or not location.path.startswith("/"):
         return []
     try:
-        return named(resolve(location.path).kwargs)
+        return object_ids(resolve(location.path).kwargs)
     except Resolver404:
         return []
 
 
 # ---- Objects --------------------------------------------------------------------------------------------------------
-def named(objects: Mapping[str, Any]) -> list[str]:
+def object_ids(objects: Mapping[str, Any]) -> list[str]:
     """Return `job_id=…` for each object. Keys of exports and paths of files are hashed."""
-    return [f"{name}={shown(name, value)}" for name, value in objects.items() if name != "rest"]
+    return [f"{name}={format_object(name, value)}" for name, value in objects.items() if name != "rest"]
 
 
-def shown(name: str, value: Any) -> str:
+def format_object(name: str, value: Any) -> str:
     text = str(value)
     if name not in HASHED and (name in PLAIN or is_plain(text)):
         return text[:200]

@@ -35,9 +35,9 @@ class BearerAuthentication(TokenAuthentication):
     """
 
     def authenticate_credentials(self, token: bytes) -> tuple[User, AuthToken]:
-        text = printable(token)
+        text = decode_token(token)
         digest = hash_token(text)
-        for candidate in candidates(text):
+        for candidate in find_candidates(text):
             if compare_digest(candidate.digest, digest) and is_live(candidate):
                 tokens.record_use(candidate)
                 return candidate.user, candidate
@@ -151,7 +151,7 @@ def session_user(request: HttpRequest) -> Any:
 # ---- Tokens ---------------------------------------------------------------------------------------------------------
 
 
-def printable(token: bytes) -> str:
+def decode_token(token: bytes) -> str:
     """Return the token as text. Knox tokens are ASCII; NUL or invalid UTF-8 would cause an error 500 in the query."""
     try:
         text = token.decode("ascii")
@@ -162,7 +162,7 @@ def printable(token: bytes) -> str:
     return text
 
 
-def candidates(text: str) -> Any:
+def find_candidates(text: str) -> Any:
     """Return the tokens with the same prefix, nearly always none or one, with their users."""
     same_prefix = AuthToken.objects.filter(token_key=text[: CONSTANTS.TOKEN_KEY_LENGTH])
     return same_prefix.select_related("user__identity", "details").defer("user__identity__tokens")

@@ -27,10 +27,10 @@ LIMIT = "limit"
 def chosen(request: Request, name: str, *, among: Collection[str]) -> str | None:
     """Return the value of a query parameter, or None without it. Raises ValidationError at `/name` for other values."""
     value: str | None = request.query_params.get(name)
-    return None if value is None else one_of(name, value, among=among)
+    return None if value is None else require_choice(name, value, among=among)
 
 
-def one_of(name: str, text: str, *, among: Collection[str]) -> str:
+def require_choice(name: str, text: str, *, among: Collection[str]) -> str:
     """Return the text of a query parameter. Raises ValidationError at `/name` for other values."""
     if text not in among:
         raise refusal(name, f"Must be one of: {', '.join(sorted(among))}.", code="invalid_choice")

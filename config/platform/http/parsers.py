@@ -69,7 +69,7 @@ def load(body: bytes, *, is_exact: bool = False) -> Any:
     except orjson.JSONDecodeError as error:
         detail = f"The body is not JSON: line {error.lineno}, column {error.colno}."
         raise BadInput(InputError(pointer="", code="malformed", detail=detail)) from None
-    for name, member in named(document):
+    for name, member in members_of(document):
         if exact_json.nested_deeper(member, MAX_DEPTH):
             detail = f"More than {MAX_DEPTH} levels."
             raise BadInput(InputError(pointer=join("", name)[:MAX_POINTER], code="too_deep", detail=detail))
@@ -84,7 +84,7 @@ def load(body: bytes, *, is_exact: bool = False) -> Any:
         raise BadInput(InputError(pointer="", code="malformed", detail=detail)) from None
 
 
-def named(value: Any) -> Iterable[tuple[Any, Any]]:
+def members_of(value: Any) -> Iterable[tuple[Any, Any]]:
     """Return the members or items with their names or indexes."""
     if isinstance(value, dict):
         return value.items()
@@ -97,7 +97,7 @@ def pointers_to_nul(value: Any) -> Iterator[str]:
         if "\0" in value:
             yield ""
     else:
-        for name, member in named(value):
+        for name, member in members_of(value):
             if isinstance(name, str) and "\0" in name:
                 yield ""
             elif isinstance(member, str | dict | list):

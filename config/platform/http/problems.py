@@ -197,7 +197,7 @@ DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether the error means a full disk or quota. If so, log and count it."""
+    """Return whether the error means a full disk or quota. A full disk is logged and counted."""
     if not (isinstance(error, OSError) and error.errno in DISK_FULL):
         return False
     DISK_FULL_TOTAL.inc()

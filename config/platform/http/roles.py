@@ -85,7 +85,7 @@ def is_refused(user: Any, method: str | None, match: ResolverMatch | None) -> bo
     """Return whether a request is a change by an auditor."""
     if method in SAFE_METHODS or match is None or match.route.startswith(OWN_ACCOUNT):
         return False
-    return audit.declared(match).writes and is_auditor(user)
+    return audit.audited_requests_of(match).writes and is_auditor(user)
 
 
 class RefuseAuditors(BasePermission):

@@ -12,9 +12,8 @@ from config.platform.http.serializers import as_day
 
 MAX_TEXT = 255  # characters of a search
 
-Readers = Mapping[
-    str, Callable[[str, str], Any]
-]  # by parameter; each gets the parameter's name and text, and may raise ValidationError
+# By parameter. Each reader gets the parameter's name and text, and may raise ValidationError.
+Readers = Mapping[str, Callable[[str, str], Any]]
 
 
 def read_parameters(query: Mapping[str, str], readers: Readers) -> dict[str, Any]:

@@ -48,12 +48,8 @@ PERIOD, DIGITS = 30, 6  # the only values that all apps support
 DRIFT = 1  # periods by which a clock may be off
 MAX_FACTORS = 10
 CODES, CODE_BYTES = 10, 10
-FORGED = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-)  # raised by fido2 for a response that it cannot parse or verify
+# Errors of fido2 for a response that it cannot parse or verify.
+INVALID_RESPONSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError)
 
 
 class SecondFactorRequired(Problem):
@@ -136,19 +132,19 @@ def add_app(user: User, secret: str, code: str, name: str) -> bool:
     return True
 
 
-def normalized(code: str) -> str:
+def normalize(code: str) -> str:
     """Return a code without spaces, hyphens, and other separators."""
     return "".join(character for character in code.upper() if character.isalnum())
 
 
 def is_app_code(code: str) -> bool:
     """Return whether a code is one of an authenticator app, and not a recovery code."""
-    return len(normalized(code)) == DIGITS
+    return len(normalize(code)) == DIGITS
 
 
 def use_code(user: User, text: str) -> bool:
     """Use a code of an authenticator app or a recovery code, and return whether it is valid. Each works only once."""
-    code = normalized(text)
+    code = normalize(text)
     if is_app_code(code):
         return any(use_step(factor, code) for factor in user.second_factors.filter(kind=SecondFactor.Kind.TOTP))
     deleted, _ = RecoveryCode.objects.filter(user=user, digest=digest_of(code)).delete()
@@ -193,7 +189,7 @@ def add_key(request: HttpRequest, user: User, state: Any, response: Mapping[str,
     """Add a security key, and return whether its response is valid. Raises TooManyFactors."""
     try:
         data = server(request).register_complete(state, response)
-    except FORGED as error:
+    except INVALID_RESPONSE_ERRORS as error:
         log.warning("security_key_refused", error=logs.describe(error))
         return False
     if data.credential_data is None:
@@ -223,7 +219,7 @@ def use_key(request: HttpRequest, user: User, state: Any, response: Mapping[str,
     try:
         used = server(request).authenticate_complete(state, list(keys.values()), response)
         counter = AuthenticationResponse.from_dict(response).response.authenticator_data.counter
-    except FORGED as error:
+    except INVALID_RESPONSE_ERRORS as error:
         log.warning("security_key_refused", error=logs.describe(error))
         return False
     key = next(pk for pk, each in keys.items() if each.credential_id == used.credential_id)

@@ -39,7 +39,7 @@ class StrictSerializer(serializers.Serializer[Any]):
             value = super().to_internal_value(data)
         except ValidationError as error:
             if isinstance(error.detail, dict):
-                raise ValidationError(merged(error.detail, refused)) from None
+                raise ValidationError(merge_errors(error.detail, refused)) from None
             raise
         if refused:
             raise ValidationError(refused)
@@ -54,7 +54,7 @@ class StrictSerializer(serializers.Serializer[Any]):
                 yield name, [ErrorDetail("This field is set by the server.", code="read_only")]
 
 
-def merged(errors: Mapping[str, Any], refused: Mapping[str, list[ErrorDetail]]) -> dict[str, Any]:
+def merge_errors(errors: Mapping[str, Any], refused: Mapping[str, list[ErrorDetail]]) -> dict[str, Any]:
     """Merge errors by field. Errors of a whole field do not replace the errors inside it."""
     whole = api_settings.NON_FIELD_ERRORS_KEY
     together = {**errors, **refused}
@@ -124,7 +124,7 @@ class DayField(serializers.Field[date, Any, str, Any]):
         return day
 
 
-def refused_order(data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
+def check_order(data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
     """Yield the error of a `dateTo` that is before `dateFrom`, for `refused` of filters."""
     first, last = as_day(data.get("dateFrom")), as_day(data.get("dateTo"))
     if first and last and last < first:

@@ -44,10 +44,8 @@ HEARTBEAT = b":\n\n"
 HEARTBEAT_SECONDS = 10.0  # the API promises at most 15; proxies often close connections after 30 or 60 without data
 POLL_SECONDS = 0.5
 ACCESS_SECONDS = 5.0  # between two checks of the clients' tokens and sessions
-MESSAGES = {
-    "event_stream": "streams_broken",
-    "stream_access": "stream_access_not_checked",
-}  # log actions by the label of `CAUGHT`
+# By the label of `CAUGHT`.
+LOG_ACTIONS = {"event_stream": "streams_broken", "stream_access": "stream_access_not_checked"}
 STREAM_SECONDS = 30 * 60.0  # then clients reconnect
 # Per process, for all kinds of streams. A stream uses 40 KiB of memory, and a file descriptor, which other requests
 # need too.
@@ -256,7 +254,7 @@ class EventHub(Generic[Subject]):
         if isinstance(error, DATABASE_ERRORS):
             log.warning("streams_wait_for_database", error=logs.describe(error))
         else:
-            log.error(MESSAGES[place], exc_info=error)
+            log.error(LOG_ACTIONS[place], exc_info=error)
 
 
 async def in_thread(call: Callable[[Argument], Result], argument: Argument) -> Result:

@@ -98,7 +98,7 @@ def record_access(user: Any, row: Any, message: str) -> None:
     NotPermitted for staff without the permission to open data.
     """
     require_data(user, row.user_id)
-    audit.opened()
+    audit.mark_opened()
     if row.user_id == user.pk:
         return
     known = LogEntry.objects.filter(

@@ -104,14 +104,14 @@ class AddressThrottle(Throttle):
 
 
 @cache
-def parsed(name: str, text: str) -> limits.RateLimitItem:
+def parse_rate(name: str, text: str) -> limits.RateLimitItem:
     amount, _, unit = text.partition("/")
     return UNITS[unit](int(amount), namespace=name)
 
 
 def rate(name: str) -> limits.RateLimitItem:
     """Return the rate in a setting, as in `rate("export_rate")`."""
-    return parsed(name, getattr(settings.SLUICE, name))
+    return parse_rate(name, getattr(settings.SLUICE, name))
 
 
 # ---- The windows ----------------------------------------------------------------------------------------------------

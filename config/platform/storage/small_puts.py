@@ -1,6 +1,6 @@
 """PUTs of small objects with obstore, which uses a fifth of boto3's CPU time.
 
-obstore's errors have no status and no code. Therefore, after an error, `commit` checks the object, and repeats the
+The errors of obstore have no status and no code. Therefore, after an error, `commit` checks the object, and repeats the
 request with boto3.
 """
 
@@ -33,7 +33,7 @@ TIMEOUT_SECONDS = 10
 # obstore encodes other characters differently.
 PLAIN_KEY = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 
-used_by: set[int] = set()  # process IDs; obstore's threads do not survive a fork
+used_by: set[int] = set()  # process IDs; the threads of obstore do not survive a fork
 
 
 def is_possible(key: str, size: int) -> bool:

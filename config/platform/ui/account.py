@@ -86,12 +86,12 @@ class Account(Page):
                 request, "This token was already created and is not shown again. Create another one if you lost it."
             )
         elif form.is_valid():
-            wanted = form.cleaned_data
+            values = form.cleaned_data
             try:
                 _, new_token = tokens.create(
-                    self.user, name=wanted["name"], limits=wanted["scopes"], days=wanted["days"]
+                    self.user, name=values["name"], limits=values["scopes"], days=values["days"]
                 )
-                request.session[ONCE] = str(wanted["once"])
+                request.session[ONCE] = str(values["once"])
             except Problem as problem:
                 messages.error(request, problem_text(problem))
         return self.render_to_response(self.get_context_data(form=form if form.errors else None, new_token=new_token))

@@ -251,9 +251,9 @@ class AddKey(PasswordConfirmedPage):
     def post(self, request: HttpRequest) -> HttpResponse:
         form, state = NewKeyForm(request.POST), request.session.pop(KEY_STATE, None)
         if state and form.is_valid():
-            wanted = form.cleaned_data
+            values = form.cleaned_data
             try:
-                if second_factor.add_key(request, self.user, state, wanted["credential"], wanted["name"]):
+                if second_factor.add_key(request, self.user, state, values["credential"], values["name"]):
                     return self.respond_after_adding(request)
                 form.add_error(None, "The response of the security key is invalid. Try again.")
             except Problem as problem:

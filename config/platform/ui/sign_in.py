@@ -38,7 +38,7 @@ NAME_RATE_FACTOR = 30  # the rate limit per username, as a multiple of the limit
 PENDING = "sign_in_pending"  # a correct password that waits for the second factor
 CONFIRMED = "password_confirmed_at"  # Unix time
 NEXT = "sign_in_next"
-STATES = "_state_oidc_"  # prefix of Authlib's keys, one for each sign-in that was started
+STATES = "_state_oidc_"  # prefix of the keys of Authlib, one for each sign-in that was started
 PENDING_SECONDS, PENDING_ATTEMPTS = 300, 5
 MAX_NEXT = 2_000  # characters
 # Paths that users without a required second factor can open.

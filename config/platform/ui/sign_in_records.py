@@ -1,4 +1,4 @@
-"""Audit entries of sign-ins, refused sign-ins, and sign-outs, on pages and in the admin.
+"""Audit entries of each sign-in, refused sign-in, and sign-out, on pages and in the admin.
 
 Every process imports this module; `sign_in` with its libraries would take 15 MB in each worker.
 """

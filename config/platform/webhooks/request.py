@@ -55,9 +55,8 @@ def post(url: str, *, body: bytes, headers: dict[str, str]) -> WebhookResponse:
     seconds = time.monotonic() - began
     if status is None:
         return WebhookResponse(error=error, seconds=seconds)
-    return WebhookResponse(
-        status=status, retry_after=delay, seconds=seconds
-    )  # an invalid body does not change the result
+    # An invalid body does not change the result.
+    return WebhookResponse(status=status, retry_after=delay, seconds=seconds)
 
 
 def discard_body(response: httpx2.Response) -> None:

@@ -89,7 +89,7 @@ def change(webhook: Webhook, **changes: Any) -> Webhook:
             rows.update(**changes, updated_at=Now())
         if enabled is not None:
             # Only a real change: a webhook that was disabled automatically keeps its reason.
-            rows.filter(enabled=not enabled).update(**switched(enabled=enabled), updated_at=Now())
+            rows.filter(enabled=not enabled).update(**enabled_columns(enabled=enabled), updated_at=Now())
         audit.record_change(webhook_id=webhook.pk)
     try:
         webhook.refresh_from_db()
@@ -100,7 +100,7 @@ def change(webhook: Webhook, **changes: Any) -> Webhook:
     return webhook
 
 
-def switched(*, enabled: bool) -> dict[str, Any]:
+def enabled_columns(*, enabled: bool) -> dict[str, Any]:
     reason = "" if enabled else "Disabled by a user."
     return {"enabled": enabled, "disabled_reason": reason, "failures": 0, "failing_since": None}
 

@@ -22,7 +22,7 @@ from config.platform.http.openapi.responses import (
     LinkedResponse,
     Meanings,
     ProblemResponses,
-    described,
+    describe_response,
 )
 from config.platform.http.problems import CONTENT_TYPE, phrase
 
@@ -132,14 +132,14 @@ class Schema(AutoSchema):
 
     def refusals(self, own: Mapping[int, Meanings], given: Mapping[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
         """Return the problems of this view, and the shared ones as references unless the view extends them."""
-        responses = {status: described(status, meanings, given[status]) for status, meanings in own.items()}
+        responses = {status: describe_response(status, meanings, given[status]) for status, meanings in own.items()}
         for name in self.names_of_shared():
             ((status, meanings),) = SHARED[name].items()
             own_meanings = own.get(status, {})
             if own_meanings.items() <= meanings.items() and not given.get(status):
                 responses[status] = {"$ref": f"#/components/responses/{name}"}
             else:
-                responses[status] = described(
+                responses[status] = describe_response(
                     status, {**own_meanings, **meanings, **own_meanings}, given.get(status, {})
                 )
         return responses
@@ -171,6 +171,8 @@ def add_shared_components(result: dict[str, Any], **_later: Any) -> dict[str, An
     components = result.setdefault("components", {})
     components.setdefault("schemas", {}).update(Problem=PROBLEM, InputError=INPUT_ERROR)
     components["responses"] = {
-        name: described(status, meanings, {}) for name, shared in SHARED.items() for status, meanings in shared.items()
+        name: describe_response(status, meanings, {})
+        for name, shared in SHARED.items()
+        for status, meanings in shared.items()
     }
     return result

@@ -33,11 +33,11 @@ def describe_defaults(schema: dict[str, Any]) -> None:
     """
     for name, shape in schema.get("properties", {}).items():
         if name not in schema.get("required", ()) and "default" in shape:
-            default = f"Default: {shown(shape.pop('default'))}."
+            default = f"Default: {format_default(shape.pop('default'))}."
             shape["description"] = " ".join(filter(None, (shape.get("description", ""), default)))
 
 
-def shown(default: Any) -> str:
+def format_default(default: Any) -> str:
     return {"": "empty", True: "`true`", False: "`false`"}.get(default, f"`{default}`")
 
 

@@ -61,7 +61,7 @@ def serializer_of(shape: type) -> type[serializers.Serializer]:
 
 
 def field_of(hint: Any) -> serializers.Field:
-    hint, notes, options = unwrapped(hint)
+    hint, notes, options = unwrap(hint)
     for note in notes:
         if isinstance(note, str):
             options["help_text"] = note
@@ -70,7 +70,7 @@ def field_of(hint: Any) -> serializers.Field:
     return field
 
 
-def unwrapped(hint: Any) -> tuple[Any, list[Any], dict[str, Any]]:
+def unwrap(hint: Any) -> tuple[Any, list[Any], dict[str, Any]]:
     """Return the type inside `Annotated`, `NotRequired` and `| None`, with its annotations and field options."""
     notes: list[Any] = []
     options: dict[str, Any] = {}

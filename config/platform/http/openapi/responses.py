@@ -120,7 +120,7 @@ SHARED: dict[str, dict[int, dict[str, str]]] = {
 }
 
 
-def described(status: int, meanings: Meanings, given: Mapping[str, Any]) -> dict[str, Any]:
+def describe_response(status: int, meanings: Meanings, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the Response Object of a status, with its codes and an example of each.
 
     The codes are in an extension, because most client generators ignore or reject a `$ref` with sibling properties.
