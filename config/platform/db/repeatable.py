@@ -83,8 +83,8 @@ class AddIndexConcurrently(operations.AddIndexConcurrently):
 class AddTrigramIndexConcurrently(AddIndexConcurrently):
     """A trigram index, for substring searches.
 
-    Django writes the operator class of an expression only if its app for PostgreSQL is installed. That app queries unused
-    types on each new connection, so this class writes the statement itself.
+    Django writes the operator class of an expression only if its app for PostgreSQL is installed. That app queries
+    unused types on each new connection, so this class writes the statement itself.
     """
 
     def __init__(self, model_name: str, column: str, name: str) -> None:

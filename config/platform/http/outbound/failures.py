@@ -22,7 +22,10 @@ def log_fields(error: BaseException, *, url: str) -> dict[str, str]:
 
 
 def describe(error: OSError) -> str:
-    """Return the class and the symbolic name of an error. The numbers of DNS and TLS errors are not system error numbers."""
+    """Return the class and the symbolic name of an error.
+
+    The numbers of DNS and TLS errors are not system error numbers.
+    """
     name = type(error).__name__
     if isinstance(error, ssl.SSLError):
         return f"{name} ({error.reason})" if error.reason else name
