@@ -384,8 +384,8 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[mmap]]:
     """Track the buffers of uploads while they exist."""
     taken: list[weakref.ref[mmap]] = []
 
-    def allocate(size: int, *, at_once: bool = False) -> mmap:
-        buffer = ALLOCATE(size, at_once=at_once)
+    def allocate(size: int, *, preallocate: bool = False) -> mmap:
+        buffer = ALLOCATE(size, preallocate=preallocate)
         taken.append(weakref.ref(buffer))
         return buffer
 
