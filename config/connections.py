@@ -3,7 +3,7 @@
 Used by `uvicorn --http config.connections:Connection`. uvicorn has no such limits. If a client
 sent a header without an end, the process would buffer everything, and copy the buffer with each read. A client that
 sends a byte at a time (slowloris) would hold its connection forever. `config.platform.http.body_limits` limits the size
-of request bodies. Only the proxy aborts slow bodies, because uploads of documents take time.
+of request bodies. They have no time limit here, because uploads of documents take time; the proxy aborts stalled ones.
 """
 
 import asyncio

@@ -441,8 +441,8 @@ CELERY_TASK_ANNOTATIONS = {
     for name in ("etl.ocr", "etl.draw_pages", "etl.postprocess", "etl.evaluate")
 }
 # A periodic task that waited longer than its interval is useless, because the next one does the same work. The expiry
-# is at least an hour, because workers compare it with their clocks, which may differ by minutes. If tasks pile up,
-# `once` in the code of each task runs only one of them.
+# is at least an hour, because workers compare it with their clocks, which may differ by minutes. If messages pile up,
+# `once` of exports.maintenance.periodic or etl.runstate lets only one of them do the work.
 CELERY_BEAT_SCHEDULER = "config.scheduler.Scheduler"
 CELERY_BEAT_SCHEDULE = {
     task: {"task": task, "schedule": seconds, "options": {"expires": max(seconds, 3600)}}
