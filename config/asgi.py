@@ -12,7 +12,7 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 django = get_asgi_application()
 
-# These read the settings, which are available only now.
+# These modules read the settings, which are available only after Django's setup.
 from config.platform import startup, storage  # noqa: E402
 from config.platform.http import graceful_shutdown, latency  # noqa: E402
 from config.platform.http.body_limits import BoundedBody, Receive, Scope, Send  # noqa: E402
@@ -20,8 +20,8 @@ from config.platform.observability import error_reports, tracing  # noqa: E402
 from etl.ingest.multipart import FILES  # noqa: E402
 
 startup.require_valid_settings()
-error_reports.begin()
-tracing.begin("web")
+error_reports.start()
+tracing.start("web")
 storage.use_short_timeouts()
 latency.prefer_short_requests()
 bounded = BoundedBody(django, files=FILES)

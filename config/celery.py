@@ -28,8 +28,8 @@ from django_structlog.celery.steps import DjangoStructLogInitStep
 from config.platform import broker
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-# All system checks would load every URL, page, and admin class: 18 MB in each process. `check_settings` runs those that
-# a worker needs.
+# Celery would run all system checks, which load every URL, page, and admin class: 18 MB in each process.
+# `check_settings` runs the checks that a worker needs.
 os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 PR_SET_DUMPABLE = 4  # of prctl(2)
@@ -61,24 +61,24 @@ def start_worker_reporting(**_later: object) -> None:
     """Start tracing and error reports before the fork, so that children share the loaded modules."""
     from config.platform.observability import error_reports, tracing
 
-    error_reports.begin()
-    tracing.begin("worker")
+    error_reports.start()
+    tracing.start("worker")
 
 
 @beat_init.connect
 def start_beat_reporting(**_later: object) -> None:
     from config.platform.observability import error_reports
 
-    error_reports.begin()
+    error_reports.start()
 
 
 @worker_process_shutdown.connect
 def flush_reports(**_later: object) -> None:
-    """Flush traces and error reports. A child process ends without Python's exit handlers."""
+    """Flush traces and error reports. A child process exits without running Python's exit handlers."""
     from config.platform.observability import error_reports, tracing
 
-    tracing.end()
-    error_reports.end()
+    tracing.flush()
+    error_reports.flush()
 
 
 @celeryd_init.connect
@@ -104,8 +104,8 @@ def limit_arenas(**_later: object) -> None:
 def write_unbuffered(**_later: object) -> None:
     """Drop output that cannot be written, instead of keeping it in a buffer.
 
-    Both streams are flushed before each fork. With a full log disk, a buffer with content would make the flush fail,
-    and the worker could not start or replace any child process.
+    Both streams are flushed before each fork. If the disk with the log is full, flushing a non-empty buffer fails, and
+    the worker could not start or replace any child process.
     """
     sys.stdout, sys.stderr = unbuffered(sys.stdout), unbuffered(sys.stderr)
     for handler in logging.root.handlers:
@@ -127,10 +127,10 @@ def log_exit_messages(**_later: object) -> None:
 
     from config.platform.observability import logs
 
-    worker.safe_say = logs.write_now  # type: ignore[attr-defined]
+    worker.safe_say = logs.write_unlocked  # type: ignore[attr-defined]
 
 
 @receiver(bind_extra_task_metadata)
-def name_task(*, task: Any, **_later: object) -> None:
-    """Add the task's name to every log line of the task, `task_succeeded` included."""
+def bind_task_name(*, task: Any, **_later: object) -> None:
+    """Add the task's name to each of its log lines, including `task_succeeded`."""
     structlog.contextvars.bind_contextvars(task=task.name)

@@ -1,9 +1,9 @@
 """uvicorn's HTTP connections, with limits on the size and the duration of request headers.
 
-Used by `uvicorn --http config.connections:Connection`. uvicorn itself has no such limits. A client that never ends a
-header would make the process keep, and copy again and again, everything it sends. A client that sends a byte now and
-then (slowloris) would hold its connection forever. `config.platform.http.body_limits` limits request bodies. The proxy
-limits how slowly a body may arrive, because documents take time.
+Used by `uvicorn --http config.connections:Connection`. uvicorn has no such limits. If a client
+sent a header without an end, the process would buffer everything, and copy the buffer with each read. A client that
+sends a byte at a time (slowloris) would hold its connection forever. `config.platform.http.body_limits` limits the size
+of request bodies. They have no time limit here, because uploads of documents take time; the proxy aborts stalled ones.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ RESPONSE_431 = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length:
 
 
 class Connection(HttpToolsProtocol):
-    unparsed_bytes = 0  # since the last complete part
+    unparsed_bytes = 0  # received since the last complete part of a request
     timer: TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

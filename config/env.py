@@ -32,8 +32,8 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 MAX_PORT = 65535
-IN_FILE = "_FILE"  # suffix of the variable with the path of a secret's file
-OURS = ("EXPORT_", "ETL_")  # prefixes that only Sluice uses
+FILE_SUFFIX = "_FILE"  # SECRET_KEY_FILE has the path of the file with SECRET_KEY
+OWN_PREFIXES = ("EXPORT_", "ETL_")  # of variables that only Sluice uses
 CERTIFICATES = ("required", "optional", "none")  # modes of server certificate validation
 TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 RATE_UNITS = ("s", "sec", "second", "min", "minute", "h", "hour", "day")
@@ -43,7 +43,7 @@ RATE_UNITS = ("s", "sec", "second", "min", "minute", "h", "hour", "day")
 # Each message continues a sentence that starts with the variable's name. Errors are raised `from None`, because parsers
 # quote their input.
 def network(value: object) -> IPv4Network | IPv6Network:
-    """Return an IPv4 or IPv6 network. pydantic's own union would report each invalid one twice."""
+    """Parse an IPv4 or IPv6 network. pydantic's union of both types would report each invalid value twice."""
     try:
         return ip_network(str(value))
     except ValueError:
@@ -97,13 +97,13 @@ def check_certificates(query: str) -> None:
         if name == "ssl_cert_reqs" and value not in CERTIFICATES:
             raise ValueError(f"has an invalid ssl_cert_reqs: use one of {', '.join(CERTIFICATES)}")
         if name in TLS_FILES and not Path(value).is_file():
-            raise ValueError(f"has an {name} that is not a file here")
+            raise ValueError(f"has an {name} that is not a file on this machine")
 
 
-def celery_takes(url: SecretStr) -> SecretStr:
+def check_celery_parameters(url: SecretStr) -> SecretStr:
     """Reject query parameters for which Celery raises a TypeError when it sends the first message."""
-    for one in url.get_secret_value().split(";"):
-        if not all(name.startswith("ssl_") for name, _ in parse_qsl(urlsplit(one).query)):
+    for address in url.get_secret_value().split(";"):
+        if not all(name.startswith("ssl_") for name, _ in parse_qsl(urlsplit(address).query)):
             raise ValueError("has query parameters that Celery does not support: only ssl_* parameters are allowed")
     return url
 
@@ -116,12 +116,12 @@ def rate(value: str) -> str:
     return f"{amount}/{unit}"
 
 
-def matching(pattern: str, form: str) -> AfterValidator:
-    """Return a validator for a regular expression. `form` describes it in the error."""
+def matching(pattern: str, description: str) -> AfterValidator:
+    """Return a validator for a regular expression. The error contains `description`."""
 
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value):
-            raise ValueError(f"is not {form}")
+            raise ValueError(f"is not {description}")
         return value
 
     return AfterValidator(check)
@@ -134,7 +134,7 @@ def split_commas(value: object) -> object:
     return [part.strip() for part in re.split(r"[,\r\n]", value) if part.strip()]
 
 
-def not_below(name: str) -> AfterValidator:
+def at_least(name: str) -> AfterValidator:
     """Return a validator for a value that must be at least that of another variable."""
 
     def check(value: float, info: ValidationInfo) -> float:
@@ -154,15 +154,17 @@ Rate = Annotated[str, AfterValidator(rate)]
 Key = Annotated[SecretStr, Field(min_length=1)]
 PostgresURL = Annotated[SecretStr, AfterValidator(postgres_url)]
 RedisURL = Annotated[SecretStr, url_of("redis", "rediss", "unix")]
-BrokerURL = Annotated[SecretStr, url_of("redis", "rediss", "amqp", "amqps", "pyamqp"), AfterValidator(celery_takes)]
+BrokerURL = Annotated[
+    SecretStr, url_of("redis", "rediss", "amqp", "amqps", "pyamqp"), AfterValidator(check_celery_parameters)
+]
 
 
 # ---- Variables --------------------------------------------------------------------------------------------------
 class Environment(BaseSettings):
     """Every variable that Sluice reads, with its public name and its default.
 
-    A rule about two variables is checked at the later one. A model validator would run only when every field is valid,
-    so its errors would appear in a second round. `info.data` has no entry for an invalid variable.
+    The later of two variables checks a rule about both. A model validator would run only when every field is valid, so
+    an operator would see its errors only after fixing all others. `info.data` has no entry for an invalid variable.
     """
 
     model_config = SettingsConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
@@ -212,7 +214,7 @@ class Environment(BaseSettings):
     # Exports
     export_link_ttl_seconds: int = Field(600, ge=1)
     export_delivery_ttl_seconds: int = Field(86_400, ge=1)
-    export_delivery_ttl_max_seconds: Annotated[int, not_below("export_delivery_ttl_seconds")] = Field(
+    export_delivery_ttl_max_seconds: Annotated[int, at_least("export_delivery_ttl_seconds")] = Field(
         604_800, validate_default=True
     )
     export_presign_seconds: int = Field(60, ge=1, le=60)
@@ -223,7 +225,7 @@ class Environment(BaseSettings):
     export_reaper_seconds: int = Field(15, ge=1)
     export_max_attempts: int = Field(4, ge=1)
     export_backoff_base_seconds: Seconds = 2
-    export_backoff_max_seconds: Annotated[Seconds, not_below("export_backoff_base_seconds")] = Field(
+    export_backoff_max_seconds: Annotated[Seconds, at_least("export_backoff_base_seconds")] = Field(
         60, validate_default=True
     )
     export_storage_patience_seconds: int = Field(3600, ge=0)
@@ -263,7 +265,7 @@ class Environment(BaseSettings):
     etl_ocr_max_attempts: int = Field(3, ge=1)
     etl_postprocess_max_attempts: int = Field(3, ge=1)
     etl_retry_backoff_base_seconds: Seconds = 2
-    etl_retry_backoff_max_seconds: Annotated[Seconds, not_below("etl_retry_backoff_base_seconds")] = Field(
+    etl_retry_backoff_max_seconds: Annotated[Seconds, at_least("etl_retry_backoff_base_seconds")] = Field(
         60, validate_default=True
     )
     etl_cache_dir: Path = Path(".mineru_cache")
@@ -336,7 +338,7 @@ class Environment(BaseSettings):
             raise ValueError("is not set, and Celery does not support the unix:// scheme of REDIS_URL")
         if url is None and redis_url:
             try:
-                celery_takes(redis_url)
+                check_celery_parameters(redis_url)
             except ValueError as reason:
                 raise ValueError(f"is not set, and REDIS_URL {reason}") from None
         return url
@@ -366,7 +368,7 @@ class Environment(BaseSettings):
     @classmethod
     def names(cls) -> set[str]:
         """Return the names of all variables that are read."""
-        files = {f"{name}{IN_FILE}" for name in cls.secrets()}
+        files = {f"{name}{FILE_SUFFIX}" for name in cls.secrets()}
         return {name.upper() for name in cls.model_fields} | {"ETL_QUEUE_NAME"} | files
 
     @classmethod
@@ -376,12 +378,12 @@ class Environment(BaseSettings):
 
     @property
     def source_url(self) -> str:
-        """The database with the datasets' functions; by default the main one."""
+        """URL of the database with the datasets' functions: by default, the main database."""
         return (self.source_database_url or self.database_url).get_secret_value()
 
     @property
     def run_state_url(self) -> str:
-        """The Redis server with the run-state of document tasks."""
+        """URL of the Redis server with the run-state of document tasks."""
         return (self.etl_redis_url or self.redis_url).get_secret_value()
 
     @property
@@ -397,7 +399,7 @@ def holds_secret(annotation: Any) -> bool:
 INVALID = object()
 
 
-def from_files(variables: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+def read_secret_files(variables: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return secrets read from files, by field, and errors, by variable.
 
     The field of a secret with an error gets an invalid value, so that it is not reported as missing.
@@ -405,19 +407,22 @@ def from_files(variables: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, 
     values: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for name in Environment.secrets():
-        if path := variables.get(f"{name}{IN_FILE}"):
+        if path := variables.get(f"{name}{FILE_SUFFIX}"):
             try:
-                values[name.lower()] = content(path, beside=name if variables.get(name) else "")
+                values[name.lower()] = content(path, conflicting=name if variables.get(name) else "")
             except ValueError as error:
                 values[name.lower()] = INVALID
-                errors[name] = f"{name}{IN_FILE}: {error}"
+                errors[name] = f"{name}{FILE_SUFFIX}: {error}"
     return values, errors
 
 
-def content(path: str, *, beside: str) -> str:
-    """Return the content of a file without trailing line ends. Raise ValueError without the content."""
-    if beside:
-        raise ValueError(f"is set together with {beside}: set only one")
+def content(path: str, *, conflicting: str) -> str:
+    """Return the content of a secret's file without trailing line breaks. A ValueError does not contain the secret.
+
+    `conflicting` is the variable that also sets the secret, or "".
+    """
+    if conflicting:
+        raise ValueError(f"is set together with {conflicting}: set only one")
     try:
         text = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
     except OSError as error:
@@ -449,17 +454,17 @@ def reason(kind: str, message: str, context: dict[str, Any]) -> str:
 
 
 def misspelled(names: Iterable[str]) -> Iterator[str]:
-    """Yield a line for each misspelled EXPORT_ or ETL_ variable. Other programs use S3_* and the like too."""
-    ours = [name for name in Environment.names() if name.startswith(OURS)]
+    """Yield a line for each misspelled EXPORT_ or ETL_ variable. Other programs may use variables such as S3_*."""
+    known = [name for name in Environment.names() if name.startswith(OWN_PREFIXES)]
     for name in sorted(names):
-        if name.upper().startswith(OURS) and name.upper() not in ours:
-            for meant in get_close_matches(name.upper(), ours, n=1, cutoff=0.75):
+        if name.upper().startswith(OWN_PREFIXES) and name.upper() not in known:
+            for meant in get_close_matches(name.upper(), known, n=1, cutoff=0.75):
                 yield f"{name}: is not a setting; did you mean {meant}?"
 
 
 @cache
 def read() -> Environment:
-    values, errors = from_files({name.upper(): value for name, value in os.environ.items()})
+    values, errors = read_secret_files({name.upper(): value for name, value in os.environ.items()})
     problems = [*errors.values(), *misspelled(os.environ)]
     try:
         environment = Environment(**values)

@@ -1,8 +1,8 @@
-"""Schedule of the periodic tasks, which survives wrong clocks.
+"""Scheduler of the periodic tasks, independent of the system clock.
 
-Celery's schedulers compare times of the system's clock, and keep them in a file. After a run with a clock that was an
-hour ahead, they send nothing for an hour, even with a corrected clock and after a restart. This scheduler measures
-intervals with the monotonic clock, and sends each task when it starts. The database decides whether a task is due.
+Celery's schedulers compare times of the system clock and store them in a file. After the clock was an hour ahead, they
+send nothing for an hour, even if the clock is corrected and the scheduler restarted. This scheduler measures intervals
+with the monotonic clock, and sends every task once when it starts. The database decides whether a task is due.
 """
 
 import time
@@ -17,11 +17,11 @@ from config.platform.observability import logs
 log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = 5
-MAX_PAUSE = 30  # a health check reads the file's age
+MAX_PAUSE_SECONDS = 30  # between ticks; a health check reads the age of the file that each tick touches
 
 
 class Scheduler(beat.Scheduler):
-    """The file of `celery beat -s` is touched at each step: its age shows whether the schedule runs."""
+    """Scheduler that touches the file of `celery beat -s` at each tick. Its age shows whether the scheduler runs."""
 
     def __init__(self, *args: Any, schedule_filename: str, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -34,10 +34,10 @@ class Scheduler(beat.Scheduler):
             if self.due.get(name, 0) <= time.monotonic():
                 self.due[name] = time.monotonic() + self.send(entry)
         self.file.touch()
-        return min(MAX_PAUSE, max(0, min(self.due.values()) - time.monotonic()))
+        return min(MAX_PAUSE_SECONDS, max(0, min(self.due.values()) - time.monotonic()))
 
     def send(self, entry: beat.ScheduleEntry) -> float:
-        """Send a task. Return the seconds until the next time."""
+        """Send a task. Return the seconds until it is due again."""
         try:
             self.apply_async(entry, producer=self.producer, advance=False)
         except beat.SchedulingError as error:

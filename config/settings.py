@@ -70,7 +70,7 @@ MIDDLEWARE = [
 ]
 
 ROOT_URLCONF = "config.urls"
-APPEND_SLASH = False  # paths of the public API have no trailing slash; the admin's have one of their own
+APPEND_SLASH = False  # paths of the public API have no trailing slash; those of the admin include one
 
 TEMPLATES = [
     {
@@ -92,8 +92,8 @@ TEMPLATES = [
 def database(url: str) -> dict[str, object]:
     """Return Django's entry for a Postgres URL or conninfo string, with a connection pool.
 
-    Under ASGI every request has a thread of its own, so persistent connections would be one per thread. The pool limits
-    their number.
+    Under ASGI, each request runs in a separate thread, and persistent connections are per thread. The pool limits their
+    number.
     """
     parts = conninfo_to_dict(url)
     return {
@@ -104,7 +104,7 @@ def database(url: str) -> dict[str, object]:
         "HOST": parts.pop("host", ""),
         "PORT": parts.pop("port", ""),
         "OPTIONS": {"fallback_application_name": "sluice", **parts, "pool": pool_of(env.database_pool_size)},
-        # With a transaction pooler, a cursor that outlives its transaction is lost with the session.
+        # Behind a transaction pooler, a server-side cursor does not outlive its transaction.
         "DISABLE_SERVER_SIDE_CURSORS": not env.database_prepare,
     }
 
@@ -177,12 +177,11 @@ LOOSER_POLICIES = {
 }
 CSRF_FAILURE_VIEW = "config.platform.http.error_handling.csrf_failure"
 
-DATA_UPLOAD_MAX_NUMBER_FILES = env.etl_max_batch + 1  # paths for single files have a limit of their own
+DATA_UPLOAD_MAX_NUMBER_FILES = env.etl_max_batch + 1  # paths that accept a single file have a separate limit
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024  # bytes of a JSON or form body of any path; uploaded files do not count
-DATA_UPLOAD_MAX_NUMBER_FIELDS = (
-    5_000  # the form of a result has a field for each value, also for those that are missing
-)
-# The sizes of bodies that are refused before they are read, by path. A form encodes most characters of JSON in three.
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 5_000  # the form of a result has a field for each value, including missing ones
+# The sizes of bodies that are refused before they are read, by path. A form encodes most punctuation of JSON as three
+# characters.
 BODY_LIMIT = 64 * 1024  # of most paths; larger bodies are processed one at a time
 BODY_LIMITS = {
     r"/exports(/preview)?": DATA_UPLOAD_MAX_MEMORY_SIZE,
@@ -199,7 +198,7 @@ PAGE_PREFIXES = ("/admin/", "/app/")  # errors are HTML under these paths, and p
 
 
 def page(title: str, icon: str, model: str) -> dict[str, object]:
-    """Return a sidebar entry, such as `page("Exports", "output", "exports.job")`, shown with the view permission."""
+    """Return a sidebar entry, such as `page("Exports", "output", "exports.job")`. It requires the view permission."""
     app, name = model.split(".")
     return {
         "title": title,
@@ -361,12 +360,12 @@ SPECTACULAR_SETTINGS = {
         *(f"etl.api.openapi_webhooks.{name}" for name in ("COMPLETED", "FAILED", "BATCH_COMPLETED")),
         "config.platform.webhooks.openapi.TEST",
     ],
-    "PREPROCESSING_HOOKS": ["config.platform.webhooks.openapi.without_other_paths"],
+    "PREPROCESSING_HOOKS": ["config.platform.webhooks.openapi.omit_alternative_paths"],
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
         "exports.api.openapi_extensions.camel_case_parameters",
         "config.platform.webhooks.openapi.add_headers",
-        "config.platform.http.openapi.autoschema.add_shared",
+        "config.platform.http.openapi.autoschema.add_shared_components",
         "config.platform.http.openapi.client_generators.adapt",
     ],
 }
@@ -376,13 +375,12 @@ logs.configure()
 counters.configure()
 DJANGO_STRUCTLOG_CELERY_ENABLED = True
 DJANGO_STRUCTLOG_USER_ID_FIELD = None  # user ids are personal data; the request id is enough to find the user
-DJANGO_STRUCTLOG_IP_LOGGING_ENABLED = False  # addresses too; and it would trust any X-Forwarded-For
+DJANGO_STRUCTLOG_IP_LOGGING_ENABLED = False  # so are addresses, and django-structlog would trust any X-Forwarded-For
 DJANGO_STRUCTLOG_TRUST_UPSTREAM_REQUEST_ID = True  # config.platform.http.request_context validates it first
-DJANGO_STRUCTLOG_REQUEST_CANCELLED_LOG_LEVEL = logging.INFO  # clients that close their event stream are normal
+DJANGO_STRUCTLOG_REQUEST_CANCELLED_LOG_LEVEL = logging.INFO  # clients may close their event streams at any time
 DJANGO_STRUCTLOG_STATUS_START_LOG_LEVEL = logging.DEBUG  # one line per request, at its end
-DJANGO_STRUCTLOG_CELERY_TASK_START_LOG_LEVEL = (
-    logging.DEBUG
-)  # one line per task too; and `task_enqueued` would appear twice
+# One line per task, at its end. `task_enqueued` would also appear twice.
+DJANGO_STRUCTLOG_CELERY_TASK_START_LOG_LEVEL = logging.DEBUG
 
 # ---- Celery -----------------------------------------------------------------------------------------------------
 # Measured with Celery 5.7 and Valkey. docs/adr/0003 explains which failure each setting prevents.
@@ -443,8 +441,8 @@ CELERY_TASK_ANNOTATIONS = {
     for name in ("etl.ocr", "etl.draw_pages", "etl.postprocess", "etl.evaluate")
 }
 # A periodic task that waited longer than its interval is useless, because the next one does the same work. The expiry
-# is at least an hour, because workers compare it with their own clock, and clocks may differ by minutes. `once` runs
-# only one of the tasks that pile up.
+# is at least an hour, because workers compare it with their clocks, which may differ by minutes. If messages pile up,
+# `once` of exports.maintenance.periodic or etl.runstate lets only one of them do the work.
 CELERY_BEAT_SCHEDULER = "config.scheduler.Scheduler"
 CELERY_BEAT_SCHEDULE = {
     task: {"task": task, "schedule": seconds, "options": {"expires": max(seconds, 3600)}}
@@ -478,6 +476,6 @@ ETL_STRATEGIES = {
     "vision": "etl.postprocessors.strategies.vision.Vision",
 }
 
-# ---- Exports ----------------------------------------------------------------------------------------------------
-# The typed settings; modules read, for example, `settings.SLUICE.export_lease_seconds`.
+# ---- Typed settings ---------------------------------------------------------------------------------------------
+# Modules read, for example, `settings.SLUICE.export_lease_seconds`.
 SLUICE = env

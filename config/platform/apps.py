@@ -1,4 +1,4 @@
-"""The shared platform as a Django app: registers system checks and metrics at start."""
+"""Django app of the shared platform. It registers system checks, metrics, and signal receivers at startup."""
 
 from typing import Any
 
@@ -22,15 +22,15 @@ class PlatformConfig(AppConfig):
 
 
 def provide_roles(*, app_config: AppConfig, apps: Apps = global_apps, **_signal: Any) -> None:
-    """Create the groups of the roles after the last app, when all permissions exist."""
+    """Create the groups of the roles after the last app is migrated, when all permissions exist."""
     if app_config is [*global_apps.get_app_configs()][-1] and "group" in apps.all_models["auth"]:
         from config.platform.http import roles
 
-        roles.provide()
+        roles.create_groups()
 
 
 def record_logged_change(**_signal: Any) -> None:
-    """Write the entry of the audit log with that of the admin, in the transaction of the change."""
+    """Write an audit entry with the admin's log entry, in the transaction of the change."""
     from config.platform.http import audit
 
     audit.record_change()

@@ -1,12 +1,13 @@
 """Celery's broker transports: Redis, Valkey and RabbitMQ. docs/engines.md lists the differences.
 
-The transports of `redis://` and `rediss://` have a patch. When a worker loses its connection while tasks run, it closes
-the connection twice, and the second time it tries to restore the messages of these tasks. kombu 5.7 then reads the
-address of a transport that no longer exists, and the AttributeError ends the worker. With a ConnectionError, the worker
-reconnects instead, and the messages come back after the visibility timeout.
+The transports of `redis://` and `rediss://` have two patches. The first one raises a ConnectionError in place of an
+AttributeError. When a worker loses its connection while tasks run, it closes the connection twice, and the second time
+it tries to restore the messages of these tasks. kombu 5.7 then reads the address of a transport that no longer exists,
+and the AttributeError would stop the worker. After a ConnectionError, the worker reconnects, and the messages are
+redelivered after the visibility timeout.
 
-The other patch drops messages that cannot be decoded. kombu decodes them before Celery sees them, and the exception
-ends the worker.
+The second patch drops messages that cannot be decoded. kombu decodes messages before Celery sees them, and its
+exception would stop the worker.
 """
 
 from queue import Empty
@@ -24,21 +25,21 @@ from redis.exceptions import OutOfMemoryError
 BROKER_ERRORS = (OperationalError, OSError, AMQPError)
 
 # Redis is out of memory and rejects writes. kombu does not count this as a lost connection.
-FULL = (OutOfMemoryError,)
+BROKER_FULL_ERRORS = (OutOfMemoryError,)
 
 RABBITMQ_ACK_SECONDS = 1800  # RabbitMQ's default consumer_timeout: time to acknowledge a message
 
-# RabbitMQ drops a message after this number of redeliveries to consumers that died. Nothing is lost: the rows hold the
-# state, and their own count of attempts decides. The value of an existing queue cannot change, because RabbitMQ rejects
-# a declaration with a different one.
+# RabbitMQ drops a message after this number of redeliveries to consumers that died. No work is lost, because the rows
+# in the database hold the state and count the attempts. The value of an existing queue cannot change, because RabbitMQ
+# rejects a declaration with a different one.
 MAX_REDELIVERIES = 5
 
 
-DRIVER = DriverInfo()  # else each connection would read the version of redis-py from its package: 2 ms
+DRIVER = DriverInfo()  # shared: otherwise each connection reads the version of redis-py from its package, in 2 ms
 
 
 class Undecodable(Exception):
-    """A message of another program: it has no valid JSON, encoding, or tag."""
+    """A message with invalid JSON, an invalid encoding, or an invalid delivery tag, from another program."""
 
 
 class RedisMessage(redis.Channel.Message):  # type: ignore[misc, valid-type]
@@ -57,7 +58,7 @@ class RedisQoS(redis.QoS):
         """Return an unacknowledged message to its queue."""
         try:
             super().restore_by_tag(tag, client, leftmost)
-        except (ValueError, TypeError, RecursionError) as error:  # its content is not what kombu has written
+        except (ValueError, TypeError, RecursionError) as error:  # another program wrote its content
             drop_undecodable(error)
             with self.pipe_or_acquire(client=client) as pipe:
                 self._remove_from_indices(tag, pipe).execute()  # type: ignore[attr-defined]
@@ -71,7 +72,7 @@ class RedisChannel(redis.Channel):
             return super()._brpop_read(**options)  # type: ignore[misc]
         except (Empty, *self.connection_errors, *self.connection.channel_errors):  # type: ignore[attr-defined]
             raise
-        except Exception as error:  # noqa: BLE001 - a message may have any content; the exceptions of its task do not come here
+        except Exception as error:  # noqa: BLE001 - a message may have any content; exceptions of tasks are not raised here
             drop_undecodable(error)
             return True
 
@@ -91,7 +92,7 @@ def drop_undecodable(error: Exception) -> None:
 
 
 class VerifiedRabbitMQTransport(pyamqp.SSLTransport):
-    """Validates certificates and host names by default, with the options of `rediss://` URLs.
+    """RabbitMQ transport that validates certificates and host names by default, with the options of `rediss://` URLs.
 
     By default, py-amqp validates no host names, and its options have other names.
     """

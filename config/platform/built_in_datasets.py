@@ -1,7 +1,7 @@
-"""Datasets of this service's own rows, which need no function of the source database.
+"""Datasets built from Sluice's own rows, without a function in the source database.
 
-Exports and documents do not import each other. BUILT_IN_DATASETS names the classes, and the exports app uses them by
-this base class.
+Exports and documents do not import each other. The setting BUILT_IN_DATASETS names the classes, and the exports app
+uses them through this base class.
 """
 
 from abc import ABC, abstractmethod
@@ -15,12 +15,12 @@ from django.utils.module_loading import import_string
 
 
 class CannotBuild(Exception):
-    """The rows do not fit into the format, and another attempt cannot help. The text has no values of rows."""
+    """The format cannot hold the rows, so a retry would fail too. The message contains no values of rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLayout:
-    """The format of a file. `compression`: inside a Parquet file; other formats are compressed by the caller."""
+    """The format of a file. `compression` applies inside Parquet files; the caller compresses other formats."""
 
     format: str
     compression: str = "none"
@@ -31,7 +31,7 @@ class FileLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltFile:
-    """A file without a name, at its beginning. The caller closes it, which deletes it."""
+    """An anonymous temporary file, positioned at its start. The caller closes it, which deletes it."""
 
     content: IO[bytes]
     rows: int
@@ -40,29 +40,30 @@ class BuiltFile:
 class BuiltInDataset(ABC):
     name: str
     description: str  # for the list of datasets to choose from
-    scope: str  # that a token also needs, to export the rows and to see such an export
+    scope: str  # additional token scope, required to export the rows and to view these exports
     formats: Sequence[str]
-    columns: Sequence[Mapping[str, str]]  # name and type of those that each file has; more follow from the rows
+    columns: Sequence[Mapping[str, str]]  # name and type of the columns in every file; the rows determine further ones
 
     @property
     @abstractmethod
     def filters(self) -> type[Any]:
         """The serializer of a request's `filters`. Its validated data is JSON, and its context has the `user_id`.
 
-        `dateTo`, if the data has it, is the date of the exported file.
+        If the data contains `dateTo`, it is the date of the exported file.
         """
 
     @abstractmethod
     def key(self, filters: Mapping[str, Any]) -> str:
-        """Return the first part of the name of a file with these filters."""
+        """Return the key for these filters. The name of the file starts with it."""
 
     @abstractmethod
     def build(
         self, filters: Mapping[str, Any], *, user_id: int, layout: FileLayout, checkpoint: Callable[[], None]
     ) -> BuiltFile:
-        """Return a file with the user's rows as they are at one point in time. Memory does not grow with the rows.
+        """Return a file with a consistent snapshot of the user's rows, built in constant memory.
 
-        `checkpoint` is called every few rows and writes nothing; its exceptions end the work. Raises CannotBuild.
+        `checkpoint` is called every few rows. It writes nothing, and raises an exception to stop the work. Raises
+        CannotBuild.
         """
 
 

@@ -31,15 +31,18 @@ def check_pooler(databases: Collection[str] | None = None, **_later: Any) -> lis
 
 @register(Tags.admin)
 def check_admin(app_configs: Any = None, **_later: Any) -> list[CheckMessage]:
-    """Load the admin, then check it. Django's own check may run before the URLs are loaded, and find nothing."""
+    """Load the admin, then check it.
+
+    Django's own check may run before the URLs are loaded, when no admin class is registered.
+    """
     import_module(settings.ROOT_URLCONF)
     return check_admin_app(app_configs)
 
 
 def is_pooled(url: str) -> bool:
-    """Return whether a pooler responds: the process that it announces is not the one that runs the statements.
+    """Return whether a connection pooler responds. It announces another process than the one that runs the statements.
 
-    Return False for a server that cannot be reached.
+    Return False if the server cannot be reached.
     """
     try:
         with psycopg.connect(url, connect_timeout=CONNECT_SECONDS, autocommit=True) as connection:

@@ -1,4 +1,4 @@
-"""Durations as text: the form of all pages and error messages."""
+"""Durations as text, in the format of all pages and error messages."""
 
 from datetime import timedelta
 
@@ -19,7 +19,7 @@ def duration(value: float | timedelta | None) -> str:
 
 
 def precise(span: timedelta) -> str:
-    """Return a duration with milliseconds or a decimal where it is short: `40 ms`, `2.5 s`, `3 min 20 s`."""
+    """Format a duration. Short ones have milliseconds or a decimal: `40 ms`, `2.5 s`, `3 min 20 s`."""
     if span < timedelta(seconds=1):
         return f"{span / timedelta(milliseconds=1):.0f} ms"
     return f"{span.total_seconds():.1f} s" if span < timedelta(seconds=10) else duration(span)

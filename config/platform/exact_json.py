@@ -10,12 +10,12 @@ from typing import Any, Self
 
 import orjson
 
-# Integers of more characters may not fit into 64 bits, which is the limit of `orjson`.
-SMALL_INTEGER = 18
+# Longer integers may not fit into 64 bits, which is the limit of `orjson`.
+MAX_INTEGER_LENGTH = 18
 
 
 class Number(Decimal):
-    """A JSON number. It counts as its exact value, and is written as it was read: `1e22`, `-0.0`, `12.50`.
+    """A JSON number. It has its exact value, and is serialized as it was read: `1e22`, `-0.0`, `12.50`.
 
     Raises ValueError for an exponent of about 19 digits or more.
     """
@@ -44,23 +44,23 @@ class Number(Decimal):
 
 
 def integer(literal: str) -> int | Number:
-    """Return an integer. Large ones, and -0, keep their digits as Numbers."""
-    return int(literal) if len(literal) <= SMALL_INTEGER and literal != "-0" else Number(literal)
+    """Parse an integer: a large one, or -0, as a Number that keeps its digits."""
+    return int(literal) if len(literal) <= MAX_INTEGER_LENGTH and literal != "-0" else Number(literal)
 
 
 def loads(text: str | bytes) -> Any:
-    """Parse JSON that `dumps` wrote, or that was checked before. Raises ValueError and RecursionError."""
+    """Parse JSON that `dumps` wrote, or that was validated before. Raises ValueError and RecursionError."""
     return json.loads(text, parse_float=Number, parse_int=integer)
 
 
 def dumps(value: Any, *, indent: bool = False, is_sorted: bool = False) -> bytes:
-    """Serialize to JSON. `is_sorted`: with members in the order of their names. Raises TypeError."""
+    """Serialize to JSON. `is_sorted`: sort members by name. Raises TypeError."""
     option = (orjson.OPT_INDENT_2 if indent else 0) | (orjson.OPT_SORT_KEYS if is_sorted else 0)
-    return orjson.dumps(value, default=written, option=option)
+    return orjson.dumps(value, default=serialize_number, option=option)
 
 
-def written(value: Any) -> orjson.Fragment:
-    """Return the JSON of a value that `orjson` does not know. Passed to it as `default`."""
+def serialize_number(value: Any) -> orjson.Fragment:
+    """Serialize a value of a type that `orjson` does not know. The `default` function of `orjson`."""
     if isinstance(value, Number):
         return orjson.Fragment(value.literal)
     raise TypeError(f"{type(value).__name__} is not a JSON value.")
@@ -82,5 +82,5 @@ def nested_deeper(value: Any, levels: int) -> bool:
         level = [each for each in level if isinstance(each, dict | list)]
         if not level:
             return False
-        level = [inside for each in level for inside in (each.values() if isinstance(each, dict) else each)]
+        level = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]
     return True

@@ -1,7 +1,7 @@
-"""Text cells of CSV files that a spreadsheet would run as a formula (CSV injection).
+"""Detection of text cells in CSV files that a spreadsheet would run as a formula (CSV injection).
 
-Spreadsheets trim white space, split cells at line ends, and accept full-width signs. Other characters that cannot be
-seen, and control characters, are treated as white space. The patterns are valid in Postgres and in Python.
+Spreadsheets trim white space, split cells at line breaks, and accept full-width signs. The patterns treat other
+invisible characters, and control characters, as white space. They are valid in Postgres and in Python.
 """
 
 import re
@@ -12,10 +12,10 @@ FORMULA_IN_UNICODE = (
     r"\u2028-\u202f\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]*"
     r"([=+@\ufe62\ufe63\ufe66\ufe6b\uff0b\uff0d\uff1d\uff20-]|[\t\r\n])"
 )
-# Text that only looks like a formula.
+# Numbers may start with the same signs, but are not formulas.
 NUMBER = r"^[+-]?([0-9]+(\.[0-9]+)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
 def escaped(text: str) -> str:
-    """Return the text of a cell, after an apostrophe if a spreadsheet would run it."""
+    """Return the text of a cell, with a leading apostrophe if a spreadsheet would run it."""
     return f"'{text}" if re.match(FORMULA_IN_UNICODE, text) and not re.fullmatch(NUMBER, text) else text

@@ -15,8 +15,8 @@ class LeaseLost(Exception):
 class LeaseLostEvent(threading.Event):
     """Event that is set when the lease is lost, or was not renewed for its whole length.
 
-    Another worker may hold the lease by then. A process that was stopped for longer than that must not continue
-    before its heartbeat has run.
+    Another worker may hold the lease by then. A process that was suspended for longer must not continue before
+    its heartbeat has run.
     """
 
     def __init__(self, lease: float, *, since: float) -> None:
@@ -39,13 +39,14 @@ class LeaseLostEvent(threading.Event):
 
 
 class Heartbeat:
-    """Renews a lease every third of its length, at least every `every` seconds, in a thread.
+    """Thread that renews a lease after each third of its length, or every `every` seconds if that is shorter.
 
-    Use it as a context manager, or by `start` and `stop`: work that is over before the first renewal needs no thread.
+    Use it as a context manager, or call `start` and `stop`. Work that finishes before the first renewal needs no
+    thread.
 
-    `renew` raises LeaseLost, or one of `unavailable` when the server with the lease does not respond: then the
-    work continues until the lease has expired. `since` is the `time.monotonic()` before the lease was requested.
-    `on_loss` is called once, in the thread, to stop work that is under way.
+    `renew` raises LeaseLost, or one of `unavailable` if the server with the lease does not respond. In the second
+    case, the work continues until the lease expires. `since` is `time.monotonic()` from before the lease was requested.
+    `on_loss` is called once, in the thread, to stop the work.
     """
 
     def __init__(
@@ -86,9 +87,9 @@ class Heartbeat:
             self._thread.join()
 
     def check(self) -> None:
-        """Renew the lease unless that was done within the last second. Raises LeaseLost.
+        """Renew the lease, unless it was renewed within the last second. Raises LeaseLost.
 
-        Call it from any thread before each write: it fences off a process that was stopped for a while.
+        Call it before each write, from any thread. It stops a process that was suspended and has lost its lease.
         """
         if self.lost.age > min(1, self._lease / 3):
             self._beat()

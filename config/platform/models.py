@@ -1,4 +1,4 @@
-"""Data of bearer tokens and users besides the rows of Knox and Django, and the audit log."""
+"""Models of tokens and users that extend those of Knox and Django, and the audit log."""
 
 from django.contrib.auth.models import User
 from django.contrib.postgres.fields import ArrayField
@@ -9,7 +9,10 @@ from knox.models import AuthToken
 
 
 class TokenDetails(models.Model):
-    """Tokens that were created by a release without this table have no row: no name, and no limit of scopes."""
+    """The name, scopes, and last use of an API token.
+
+    Tokens from a release without this table have no row. They have no name, and all scopes.
+    """
 
     token = models.OneToOneField(AuthToken, models.CASCADE, primary_key=True, related_name="details")
     name = models.CharField(max_length=100, blank=True)
@@ -26,8 +29,8 @@ class TokenDetails(models.Model):
 class AuditEntry(models.Model):
     """A request that opened data or changed something, a sign-in, or a command. See docs/access.md.
 
-    Append-only: a trigger refuses other statements. Entries outlive the objects that they name, so there is no foreign
-    key.
+    The table is append-only: a trigger rejects other statements. Entries outlive the objects that they name, so there
+    is no foreign key.
     """
 
     class Via(models.TextChoices):

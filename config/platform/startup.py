@@ -1,4 +1,4 @@
-"""Startup check of web and workers: reject settings that are well-formed but do not work, alone or together.
+"""Startup check of web processes and workers. It rejects well-formed settings that do not work, alone or together.
 
 `manage.py check` reports the same errors.
 """
@@ -23,7 +23,7 @@ def require_valid_settings() -> None:
 def unusable_temporary_folder() -> str:
     """Return an error message if TMPDIR names a folder that Python does not use, or "".
 
-    Python writes a test file, and silently takes another folder if that fails. Uploads would fill /tmp, which
+    Python writes a test file, and silently uses another folder if that fails. Uploads would fill /tmp, which
     may be in memory.
     """
     configured = os.environ.get("TMPDIR")

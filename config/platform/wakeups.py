@@ -26,10 +26,10 @@ SHORT_TIMEOUTS = broker.timeouts(1, connect=1, retries=1)
 
 
 def send(name: str, *messages: dict[str, str], countdown: float = 0, fill_to: int | None = None) -> None:
-    """Send a message for each of these arguments, but not more than fill the queue to `fill_to` messages.
+    """Send a message with each of these arguments, until the queue holds `fill_to` messages.
 
-    An unavailable broker is no error, because the reaper sends the messages again. Messages normally have the log
-    context of their sender. These do not, because the worker may take another job.
+    An unavailable broker is not an error, because the reaper sends the messages again. Celery messages normally carry
+    the log context of their sender. These do not, because the worker may process another job.
     """
     if messages:
         copy_context().run(publish, name, messages, countdown=countdown, fill_to=fill_to)

@@ -1,4 +1,4 @@
-"""Celery's consumer of messages, with defenses against messages and brokers that would end the worker."""
+"""Celery's message consumer, protected from messages and broker failures that would stop the worker."""
 
 from collections.abc import Callable
 from time import sleep
@@ -11,14 +11,14 @@ from celery.worker.consumer.consumer import Consumer as CeleryConsumer
 from kombu import compression
 
 from config.platform import broker
-from config.platform.broker import FULL
+from config.platform.broker import BROKER_FULL_ERRORS
 from config.platform.observability.counters import counter
 from config.platform.observability.metrics import CAUGHT
 
 log = structlog.get_logger(__name__)
 
 JSON = "application/json"
-PAUSE_SECONDS = 3  # between attempts to use a full broker; below the limit of the health check
+PAUSE_SECONDS = 3  # between attempts while the broker is full; less than the limit of the health check
 DROPPED = counter(
     "sluice_messages_dropped_total",
     "Messages that a worker dropped, because they are not valid calls in JSON.",
@@ -34,7 +34,7 @@ def drop_undecodable(error: Exception) -> None:
 
 
 def refuse_compressed(_body: Any) -> Any:
-    """Refuse to decompress: no message of this service is compressed, and a small one may expand to gigabytes."""
+    """Refuse to decompress a message. Sluice compresses none, and a small one may expand to gigabytes."""
     raise ValueError("compressed messages are not accepted")
 
 
@@ -57,23 +57,25 @@ class Consumer(CeleryConsumer):
         heartbeat.SOFTWARE_INFO.update(  # type: ignore[attr-defined]
             queues=sorted(self.app.amqp.queues.consume_from), children=self.controller.concurrency
         )
-        self.connection_errors = (*self.connection_errors, *FULL)
+        self.connection_errors = (*self.connection_errors, *BROKER_FULL_ERRORS)
         self.controller._process_task = self.process_or_drop
 
     def process_or_drop(self, request: Any) -> None:
-        """Pass a request, which holds a place, to the pool.
+        """Pass a request to the process pool, or drop it and free its pool slot.
 
-        Celery calls this also later, when a place becomes free. It frees the place only of revoked tasks: each request
-        that cannot be passed to the pool, such as one with an invalid time limit, would occupy one forever.
+        Celery calls this immediately, or later when a slot becomes free. Celery itself frees only the slots of revoked
+        tasks. A request that cannot be passed to the pool, such as one with an invalid time limit, would occupy its
+        slot forever.
         """
-        free_place = getattr(self.controller, "_quick_release", lambda: None)  # a pool without a loop has no places
+        # A pool without an event loop has no slots.
+        free_slot = getattr(self.controller, "_quick_release", lambda: None)
         try:
             request.execute_using_pool(self.controller.pool)
         except TaskRevokedError:
-            free_place()
+            free_slot()
         except Exception:  # noqa: BLE001 - as in `create_task_handler`
             CAUGHT.labels("message").inc()
-            free_place()
+            free_slot()
             self.drop(request.message, "content", exc_info=True)
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], None]:
@@ -87,7 +89,7 @@ class Consumer(CeleryConsumer):
                 handle(message)
             except (*self.connection_errors, *self.channel_errors):
                 raise
-            except Exception:  # noqa: BLE001 - Celery does not handle all contents, and would end the worker
+            except Exception:  # noqa: BLE001 - Celery does not handle all contents, and the worker would exit
                 CAUGHT.labels("message").inc()
                 self.drop(message, "content", exc_info=True)
 
@@ -105,7 +107,7 @@ class Consumer(CeleryConsumer):
         message.reject_log_error(log, self.connection_errors)
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:
-        if isinstance(exc, FULL):
+        if isinstance(exc, BROKER_FULL_ERRORS):
             log.error("broker_full")
             sleep(PAUSE_SECONDS)
             return

@@ -1,7 +1,7 @@
-"""The workers, by their heartbeats. Celery's remote control is off.
+"""Running workers, discovered by their heartbeats because Celery's remote control is off.
 
-A worker's main process publishes a heartbeat every two seconds, even if all child processes are busy. It contains what
-`worker_consumer` adds: queues and the number of child processes.
+A worker's main process publishes a heartbeat every two seconds, even if all child processes are busy.
+`worker_consumer` adds the worker's queues and its number of child processes.
 """
 
 import threading
@@ -34,7 +34,7 @@ CONSEQUENCES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A worker. `busy`: child processes that run a task. `tasks`: those that it has started since its own start."""
+    """A worker. `busy`: child processes that run a task. `tasks`: tasks that were started since the worker's start."""
 
     name: str
     queues: list[str]
@@ -44,7 +44,7 @@ class Worker:
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> Self:
-        """Convert a heartbeat. Those of workers of earlier releases have no queues."""
+        """Convert a heartbeat. Heartbeats of earlier releases have no queues."""
         return cls(
             name=event["hostname"],
             queues=list(event.get("queues", [])),
@@ -82,7 +82,7 @@ def by_queue(workers: Iterable[Worker]) -> dict[str, list[str]]:
     return found
 
 
-def unserved(queue: str) -> str:
+def describe_unserved_queue(queue: str) -> str:
     return f"No worker consumes the queue {queue}: {CONSEQUENCES.get(queue, 'its tasks wait')}."
 
 

@@ -7,7 +7,16 @@ from django.conf import settings
 
 from config.platform.admin import overview
 from config.platform.admin.display import list_url, milliseconds
-from config.platform.admin.overview import MAX_ROWS, Chart, Drawn, Figure, OverviewPart, Series, at_most, last_hours
+from config.platform.admin.overview import (
+    MAX_ROWS,
+    Chart,
+    Figure,
+    OverviewContent,
+    OverviewPart,
+    Series,
+    at_most,
+    last_hours,
+)
 from config.platform.db import clock, sql
 from config.platform.durations import duration
 from etl.core.states import Status
@@ -46,7 +55,7 @@ SELECT (SELECT json_agg(s) FROM (
 """
 
 
-def draw() -> Drawn:
+def draw() -> OverviewContent:
     hours = last_hours()
     row = sql.one(RECENT, since=hours[0], limit=MAX_ROWS) or {}
     ended = row.pop("ended")
@@ -72,7 +81,7 @@ def draw() -> Drawn:
             created_at__gte=hours[0].isoformat(),
         ),
     ]
-    return Drawn(figures=[queue_of(sql.one(OPEN, limit=MAX_ROWS + 1) or {}, ended)], charts=charts)
+    return OverviewContent(figures=[queue_of(sql.one(OPEN, limit=MAX_ROWS + 1) or {}, ended)], charts=charts)
 
 
 def queue_of(row: dict[str, Any], ended: datetime | None) -> Figure:

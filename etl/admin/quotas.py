@@ -4,7 +4,7 @@ from django.contrib import admin
 from unfold.admin import ModelAdmin
 
 from config.platform.admin.display import date_or_age, number, shown, size
-from config.platform.admin.lists import AllowanceAdmin, DailyUsageAdmin, OwnFilters
+from config.platform.admin.lists import AllowanceAdmin, DailyUsageAdmin, RestrictedFilters
 from config.platform.db import clock
 from etl.models import Allowance, RuleAllowance, RuleTokens, Usage
 
@@ -23,7 +23,7 @@ class DocumentAllowanceAdmin(AllowanceAdmin):
 
 
 @admin.register(RuleAllowance)
-class RuleAllowanceAdmin(OwnFilters, ModelAdmin):
+class RuleAllowanceAdmin(RestrictedFilters, ModelAdmin):
     """Token budgets of rules, which override ETL_RULE_DAILY_TOKENS. Earlier usage of the day stays counted."""
 
     list_display = ("rule", "daily_tokens", "used")

@@ -15,12 +15,12 @@ from unfold.views import ChangeList
 from config.platform.admin.confirmed_actions import StaffActionAdmin
 from config.platform.admin.display import (
     NOTHING,
-    ago_and_exactly,
     badge,
     bar,
     below_each_other,
     date_or_age,
     exact_time,
+    exact_time_and_age,
     link,
     list_of,
     milliseconds,
@@ -270,7 +270,7 @@ class TaskAdmin(StaffActionAdmin):
     @admin.display(description="approved")
     def approved(self, task: Task) -> str:
         at, by = task.review.approved_at, task.review.approved_by
-        return format_html("by {}, {}", by, ago_and_exactly(at)) if at else "no"
+        return format_html("by {}, {}", by, exact_time_and_age(at)) if at else "no"
 
     @admin.display(description="history")
     def history(self, task: Task) -> SafeString:
@@ -278,9 +278,12 @@ class TaskAdmin(StaffActionAdmin):
         events = ReviewEvent.objects.filter(task_id=task.pk).defer("change").select_related("user")[:MAX_EVENTS]
         return below_each_other(
             [
-                (ago_and_exactly(each.created_at), f"{each.get_kind_display()} by {each.user}: {each.pointer or 'all'}")
+                (
+                    exact_time_and_age(each.created_at),
+                    f"{each.get_kind_display()} by {each.user}: {each.pointer or 'all'}",
+                )
                 if each.kind == ReviewEvent.Kind.CORRECTED
-                else (ago_and_exactly(each.created_at), f"{each.get_kind_display()} by {each.user}")
+                else (exact_time_and_age(each.created_at), f"{each.get_kind_display()} by {each.user}")
                 for each in events
             ]
         )

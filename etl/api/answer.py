@@ -53,5 +53,5 @@ class AnswerView(TaskAPIView):
         key = find(state)
         if not key:
             raise NoAnswer
-        lookup.record_reading(state, user=user_of(request), message="Over the API: opened the model's response.")
+        lookup.record_access(state, user=user_of(request), message="Over the API: opened the model's response.")
         return stream_artifact(key, request, content_type=artifacts.TEXT)

@@ -90,7 +90,7 @@ def results(
     batch: DocumentBatch, layout: ResultLayout, request: Request, *, user: Any, message: str
 ) -> HttpResponseBase:
     """Return a response with the file. Raises TooManyColumns, TooManyDownloads and DiskFull."""
-    staff.record_reading(user, batch, message)
+    staff.record_access(user, batch, message)
     with limited():
         file = result_files.build(Task.objects.filter(batch_id=batch.pk).order_by("pk"), layout).content
     connection.close()  # a slow client must not occupy a database connection

@@ -66,7 +66,7 @@ class LayoutView(TaskAPIView):
         state = visible(request, task_id)
         if not state.markdown_key:
             raise NotReady
-        lookup.record_reading(state, user=user_of(request), message="Over the API: opened the layout.")
+        lookup.record_access(state, user=user_of(request), message="Over the API: opened the layout.")
         with acceptance.translate_storage_errors():
             stored = artifacts.find_ocr(state)
         if stored is None:
@@ -99,7 +99,7 @@ class PageImageView(TaskAPIView):
         )
         state = visible(request, task_id)
         check_page(state, page)
-        lookup.record_reading(state, user=user_of(request), message="Over the API: opened images of pages.")
+        lookup.record_access(state, user=user_of(request), message="Over the API: opened images of pages.")
         return redirect_to_image(request, state, page, page_images.stored_width(width))
 
 

@@ -18,7 +18,7 @@ from django.db import connection
 from django.db.models import Q
 
 from config.platform.http import graceful_shutdown, staff
-from config.platform.http.auth import Credential, still_valid
+from config.platform.http.auth import Credential, valid_credentials
 from config.platform.http.circuit_breaker import CircuitBreaker
 from config.platform.http.problems import NotAuthenticated
 from etl import runstate
@@ -86,9 +86,9 @@ def previous_result(state: RunState) -> dict[str, Any] | None:
     return row.corrected(row.last_result, run=state.previous_run) if row else None
 
 
-def record_reading(state: RunState, *, user: User, message: str) -> None:
+def record_access(state: RunState, *, user: User, message: str) -> None:
     """Record that staff open the content of another user's document. Call this before the content is sent."""
-    staff.record_reading(user, Task(pk=state.task_id, user_id=state.user_id), message)
+    staff.record_access(user, Task(pk=state.task_id, user_id=state.user_id), message)
 
 
 def open_result(state: RunState, *, user: User) -> RunState:
@@ -99,7 +99,7 @@ def open_result(state: RunState, *, user: User) -> RunState:
     if not staff.may_open(user, state.user_id):
         return without_data(state)
     if has_result(state):
-        record_reading(state, user=user, message="Over the API: opened the result.")
+        record_access(state, user=user, message="Over the API: opened the result.")
     return state
 
 
@@ -234,5 +234,5 @@ def poll_for_change(state: RunState, credential: Credential, *, until: float) ->
 
 def require_valid(credential: Credential) -> None:
     """Raise NotAuthenticated if the token or session was revoked, or its user was deactivated."""
-    if credential not in still_valid([credential]):
+    if credential not in valid_credentials([credential]):
         raise NotAuthenticated

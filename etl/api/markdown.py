@@ -52,7 +52,7 @@ class MarkdownView(TaskAPIView):
         key = state.markdown_key
         if not key:
             raise NotReady
-        lookup.record_reading(state, user=user_of(request), message="Over the API: opened the Markdown.")
+        lookup.record_access(state, user=user_of(request), message="Over the API: opened the Markdown.")
         return conditional_response(key, request, content_type=MARKDOWN)
 
 

@@ -47,7 +47,7 @@ class ResultView(TaskAPIView):
         state = visible(request, task_id)
         if state.status != Status.COMPLETED:
             raise review.NotCompleted
-        lookup.record_reading(state, user=user_of(request), message="Over the API: opened the result.")
+        lookup.record_access(state, user=user_of(request), message="Over the API: opened the result.")
         etag = review.tag_of(state.run, 0) if is_original else review.tag(state)
         if unchanged := get_conditional_response(request._request, etag=etag):
             return unchanged
@@ -153,6 +153,6 @@ class HistoryView(TaskAPIView, generics.ListAPIView[ReviewEvent]):
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         state = visible(request, kwargs["task_id"])
-        lookup.record_reading(state, user=user_of(request), message="Over the API: opened the corrections.")
+        lookup.record_access(state, user=user_of(request), message="Over the API: opened the corrections.")
         events = self.paginate_queryset(self.get_queryset()) or []
         return self.get_paginated_response([representation.review_event(event) for event in events])

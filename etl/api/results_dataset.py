@@ -12,7 +12,7 @@ from rest_framework.exceptions import ErrorDetail, ValidationError
 
 from config.platform.built_in_datasets import BuiltFile, BuiltInDataset, CannotBuild, FileLayout
 from config.platform.http.problems import DiskFull
-from config.platform.http.serializers import DayField, StrictSerializer, WholeNumber, as_day, refused_order
+from config.platform.http.serializers import DayField, StrictSerializer, WholeNumber, as_day, check_order
 from etl.api.search import TaskFilter
 from etl.api.serializers import MAX_ID
 from etl.models import DocumentBatch, Task
@@ -39,7 +39,7 @@ class DocumentFiltersSerializer(StrictSerializer):
     )
 
     def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
-        yield from refused_order(data)
+        yield from check_order(data)
         yield from super().refused(data)
 
     def validate_ruleId(self, rule_id: int) -> int:  # noqa: N802 - named by the field

@@ -62,5 +62,5 @@ class RuleTrialView(APIView):
         state = lookup.find(task_id, user=user)
         if state is None:
             raise BadInput(InputError(pointer="/task_id", code="unknown_task", detail="Task not found."))
-        lookup.record_reading(state, user=user, message="Over the API: opened the pages to test a rule.")
+        lookup.record_access(state, user=user, message="Over the API: opened the pages to test a rule.")
         return state

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import partial
 
-from config.platform.http.paging import one_of, refusal, whole_number
+from config.platform.http.paging import refusal, require_choice, whole_number
 from config.platform.http.search import Readers, created_between, read_day, read_parameters, read_text
 from etl.api import lookup
 from etl.core.states import Status
@@ -50,7 +50,7 @@ READERS: Readers = {
     "q": read_text,
     "rule_id": partial(read_id, of="rule"),
     "batch_id": partial(read_id, of="batch"),
-    "status": partial(one_of, among=Status.values),
+    "status": partial(require_choice, among=Status.values),
     "from": read_day,
     "to": read_day,
 }

@@ -29,7 +29,7 @@ class TaskPage(DocumentsPage):
     def content_state(self) -> RunState:
         """Return the state for a page with content of the document, and record the access of staff."""
         state = self.state()
-        lookup.record_reading(state, user=self.user, message=CONTENT_OPENED)
+        lookup.record_access(state, user=self.user, message=CONTENT_OPENED)
         return state
 
 

@@ -112,7 +112,7 @@ class EditPage(TaskPage):
             raise review.NotCompleted
         if "data" not in (row.current_result or {}):
             raise review.NoData
-        staff.record_reading(self.user, row, CONTENT_OPENED)
+        staff.record_access(self.user, row, CONTENT_OPENED)
         return row
 
     def form(self, row: Task, *, posted: bool = False) -> EditForm:

@@ -184,7 +184,7 @@ class ResultDownload(DocumentsPage):
     def get(self, request: HttpRequest, *, task_id: int) -> HttpResponseBase:  # type: ignore[override]
         self.count()
         state = visible_state(task_id, user=self.user)
-        lookup.record_reading(state, user=self.user, message=f"On the web page: downloaded the {self.ending} file.")
+        lookup.record_access(state, user=self.user, message=f"On the web page: downloaded the {self.ending} file.")
         response = self.content(state)
         name = f"{state.filename.rpartition('.')[0] or state.filename}.{self.ending}"
         response["Content-Disposition"] = storage.content_disposition(name)
@@ -210,7 +210,7 @@ class OriginalDownload(DocumentsPage):
     def get(self, request: HttpRequest, *, task_id: int) -> HttpResponse:
         self.count()
         task = visible(task_id, user=self.user)
-        staff.record_reading(self.user, task, "On the web page: downloaded the original document.")
+        staff.record_access(self.user, task, "On the web page: downloaded the original document.")
         with acceptance.translate_storage_errors():
             if storage.head(task.document_key) is None:
                 raise DocumentGone

@@ -49,7 +49,7 @@ class DocumentPage(TaskPage):
         if not may_open:
             state = lookup.without_data(state)
         elif state.has_ended:
-            lookup.record_reading(state, user=self.user, message=CONTENT_OPENED)
+            lookup.record_access(state, user=self.user, message=CONTENT_OPENED)
         rule, mode = pinned_rule(state)
         return super().get_context_data(
             title=state.filename,
@@ -84,7 +84,7 @@ class DocumentPage(TaskPage):
         shown = results.with_previous_text(state)
         if not (shown.markdown_key or state.previous_run):
             return {}
-        lookup.record_reading(state, user=self.user, message=CONTENT_OPENED)
+        lookup.record_access(state, user=self.user, message=CONTENT_OPENED)
         return {"last": self.panes(shown, has_images=bool(state.markdown_key))}
 
     def panes(self, state: RunState, *, has_images: bool = True) -> dict[str, Any]:

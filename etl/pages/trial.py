@@ -186,7 +186,7 @@ def document_of(task_id: int, *, user: User, message: str) -> RunState:
     state = lookup.find(task_id, user=user)
     if state is None:
         raise NoSuchDocument
-    lookup.record_reading(state, user=user, message=f"On the web page: {message}")
+    lookup.record_access(state, user=user, message=f"On the web page: {message}")
     return state
 
 
@@ -204,7 +204,7 @@ def markdown_of(task_id: int, *, user: User) -> str:
             raise actions.OcrResultMissing
         if found.size > 4 * MAX_MARKDOWN:  # bytes of UTF-8
             raise MarkdownTooLong
-        lookup.record_reading(state, user=user, message="On the web page: opened the Markdown to test a rule.")
+        lookup.record_access(state, user=user, message="On the web page: opened the Markdown to test a rule.")
         text = b"".join(storage.read(state.markdown_key, if_match=found.etag)).decode()
     if len(text) > MAX_MARKDOWN:
         raise MarkdownTooLong

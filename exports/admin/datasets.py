@@ -13,7 +13,7 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldBoolea
 
 from config.platform.admin.confirmed_actions import StaffActionAdmin
 from config.platform.admin.display import date_or_age, exact_time, list_of, number, side_by_side
-from config.platform.admin.lists import OwnFilters
+from config.platform.admin.lists import RestrictedFilters
 from config.platform.durations import duration
 from exports.admin import staff_actions
 from exports.admin.columns import BYTES, ROWS
@@ -78,7 +78,7 @@ class Grants(TabularInline):
 
 
 @admin.register(Dataset)
-class DatasetAdmin(OwnFilters, ModelAdmin):
+class DatasetAdmin(RestrictedFilters, ModelAdmin):
     form = DatasetForm
     inlines = (Grants,)
     list_display = (

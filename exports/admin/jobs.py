@@ -236,7 +236,7 @@ class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, obj: Any = None, **kwargs: Any) -> Any:
         """Record that staff open a chunk with a message of the source, which may quote rows of its owner."""
         if shows_message(request, obj):
-            staff.record_reading(request.user, obj.job, f"Read the source's message of chunk {obj.pk}.")
+            staff.record_access(request.user, obj.job, f"Read the source's message of chunk {obj.pk}.")
         return super().render_change_form(request, context, *args, obj=obj, **kwargs)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

@@ -13,14 +13,14 @@ from config.platform.admin.display import counted, list_url, number, page_of, si
 from config.platform.admin.overview import (
     MAX_ROWS,
     Chart,
-    Drawn,
     Figure,
     FirstStep,
+    OverviewContent,
     OverviewPart,
     Series,
     at_most,
-    cut,
     last_hours,
+    truncation_note,
 )
 from config.platform.db import clock, sql
 from config.platform.durations import duration
@@ -60,12 +60,12 @@ FROM recent WHERE status = 'success' GROUP BY 1
 """
 
 
-def draw_jobs() -> Drawn:
+def draw_jobs() -> OverviewContent:
     hours = last_hours()
     created = sql.rows(JOBS_BY_HOUR, since=hours[0], limit=MAX_ROWS)
     counts = {(row["hour"], row["status"]): row["jobs"] for row in created}
     exported = sql.rows(EXPORTED_BY_HOUR, since=hours[0], limit=MAX_ROWS)
-    return Drawn(
+    return OverviewContent(
         charts=[
             overview.by_status_and_hour(
                 "Exports by status and hour of creation", "job", hours, counts, colors=COLORS, rows="exports"
@@ -93,7 +93,7 @@ def amounts_by_hour(hours: list[datetime], found: list[sql.Row], name: str, titl
             )
         ],
         unit=unit,
-        note=cut(sum(row["jobs"] for row in found), "exports"),
+        note=truncation_note(sum(row["jobs"] for row in found), "exports"),
     )
 
 
@@ -161,8 +161,8 @@ SELECT error_code AS code, count(*) AS chunks FROM recent GROUP BY 1 ORDER BY 2 
 """
 
 
-def draw_queue() -> Drawn:
-    return Drawn(
+def draw_queue() -> OverviewContent:
+    return OverviewContent(
         figures=queue_of(sql.one(QUEUE, limit=MAX_ROWS + 1, slots=settings.SLUICE.export_db_slots) or {}),
         charts=[failures_since(last_hours()[0])],
     )
@@ -263,7 +263,7 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM exports_delivery WHERE status = 'pen
 """
 
 
-def draw_slots() -> Drawn:
+def draw_slots() -> OverviewContent:
     row = sql.one(SLOTS, slots=settings.SLUICE.export_db_slots) or {}
     expired = row["expired"]
     slots = Figure(
@@ -273,7 +273,7 @@ def draw_slots() -> Drawn:
         url=list_url("slot", {"dataset__isnull": True, "state": "held"}),
         tone="danger" if expired else "",
     )
-    return Drawn(figures=[slots, queued(wakeups.queue_lengths())])
+    return OverviewContent(figures=[slots, queued(wakeups.queue_lengths())])
 
 
 def queued(lengths: dict[str, int] | None) -> Figure:
@@ -319,7 +319,7 @@ def calls() -> list[workers.Call]:
     ]
 
 
-def draw_deliveries() -> Drawn:
+def draw_deliveries() -> OverviewContent:
     row = sql.one(DELIVERIES, limit=MAX_ROWS + 1) or {}
     until = f" (disabled after {DISABLE_ATTEMPTS} failures in a row over {duration(DISABLE_SECONDS)})"
     deliveries = Figure(
@@ -330,7 +330,7 @@ def draw_deliveries() -> Drawn:
         url=list_url("delivery", {"status__exact": "pending"}),
         tone="warning" if row["failing"] else "",
     )
-    return Drawn(figures=[deliveries])
+    return OverviewContent(figures=[deliveries])
 
 
 workers.activities.append(workers.Activity("exports.view_chunk", calls))

@@ -6,7 +6,7 @@ from datetime import date
 from functools import partial
 from uuid import UUID
 
-from config.platform.http.paging import one_of, refusal
+from config.platform.http.paging import refusal, require_choice
 from config.platform.http.search import Readers, created_between, read_day, read_parameters, read_text
 from exports.core.states import JobStatus
 from exports.models import Dataset
@@ -52,7 +52,7 @@ def read_uuid(name: str, text: str) -> UUID:
 
 READERS: Readers = {
     "q": read_text,
-    "status": partial(one_of, among=JobStatus.values),
+    "status": partial(require_choice, among=JobStatus.values),
     "dataset": lambda _name, text: text,
     "scheduleId": read_uuid,
     "from": read_day,

@@ -22,7 +22,7 @@ from config.platform.http.serializers import (
     StrictSerializer,
     WholeNumber,
     as_day,
-    refused_order,
+    check_order,
 )
 from exports.core import planning
 from exports.core.planning import Dialect, Pair, Shape
@@ -154,7 +154,7 @@ class FiltersSerializer(StrictSerializer):
     def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
         if is_too_long(data.get("keys")):
             yield api_settings.NON_FIELD_ERRORS_KEY, too_many_chunks(len(data["keys"]), "keys").detail  # type: ignore[misc]
-        yield from refused_order(data)
+        yield from check_order(data)
         yield from super().refused(data)
 
     def validate(self, attrs: dict[str, Any]) -> Any:

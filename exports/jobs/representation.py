@@ -269,7 +269,7 @@ def chunks(job: Job, page: Sequence[Chunk], user_id: int) -> list[schemas.Chunk]
     shown = access.message_check(job, user_id) if any(each.source_message for each in page) else None
     bodies = [chunk(each, has_message=bool(shown and shown(each.key))) for each in page]
     if any(each["sourceMessage"] for each in bodies):
-        audit.opened()
+        audit.mark_opened()
     return bodies
 
 

@@ -79,7 +79,7 @@ def purge_batch() -> int:
 
 def delete_old_usage() -> None:
     """Delete the quota usage of days for which no more refunds are possible."""
-    Usage.objects.delete_old(kept=max(timedelta(days=settings.SLUICE.export_job_retention_days), usage.KEPT))
+    Usage.objects.delete_old(kept=max(timedelta(days=settings.SLUICE.export_job_retention_days), usage.RETENTION))
 
 
 def delete_old_schedule_runs() -> None:

@@ -247,5 +247,5 @@ def failures(rows: QuerySet[Chunk], may_show: Callable[[str], bool]) -> list[dic
         for group in found
     ]
     if any(each["message"] for each in shown):
-        audit.opened()
+        audit.mark_opened()
     return shown

@@ -111,7 +111,7 @@ def json_of(body: bytes) -> bytes:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(body, Loader=yaml.CSafeLoader)):
             raise invalid("YAML aliases are not allowed: they can expand to gigabytes.")
         options = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATETIME
-        return orjson.dumps(yaml.load(body, Loader=ExactLoader), default=exact_json.written, option=options)  # noqa: S506 - a safe loader
+        return orjson.dumps(yaml.load(body, Loader=ExactLoader), default=exact_json.serialize_number, option=options)  # noqa: S506 - a safe loader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         raise invalid(f"Invalid YAML in line {mark.line + 1}." if mark else "Invalid YAML.") from None

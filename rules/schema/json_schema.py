@@ -297,7 +297,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return value
     number = Decimal(str(value))
-    is_small = number == number.to_integral_value() and number.adjusted() < exact_json.SMALL_INTEGER
+    is_small = number == number.to_integral_value() and number.adjusted() < exact_json.MAX_INTEGER_LENGTH
     if is_small:
         return int(number)
     short = exact_json.comparable(number)

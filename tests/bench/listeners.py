@@ -27,7 +27,7 @@ from typing import Any
 from django.contrib.auth.models import User
 
 from config.dev.stack.ports import LOOPBACK
-from config.platform.http.sse import MAX_STREAMS_OF_A_USER, POLL_SECONDS
+from config.platform.http.sse import MAX_STREAMS_PER_USER, POLL_SECONDS
 from exports.models import Dataset, Job
 from exports.worker import transitions
 from tests.bench import site
@@ -74,7 +74,7 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
     # needed, because earlier connections may still be closing.
     staff = [
         User.objects.create_user(f"staff{n}", is_staff=True, is_superuser=True)
-        for n in range(-(-count // MAX_STREAMS_OF_A_USER) + 2)
+        for n in range(-(-count // MAX_STREAMS_PER_USER) + 2)
     ]
     scene = Scene(
         dataset=site.make_dataset("listeners", "listeners.never_called"),

@@ -1,4 +1,4 @@
-"""A running site for fault injection, and a check of the invariants after each test."""
+"""Fixtures for fault injection: a site, whose invariants are checked after each test."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if call.when == "call":
         item.stash[failed] = report.failed
     if report.failed and isinstance(site := getattr(item, "funcargs", {}).get("site"), Site):
-        report.sections.append(("What ran", site.described()))
+        report.sections.append(("Processes and logs", site.describe_processes()))
     return report
 
 
@@ -39,7 +39,7 @@ def _change_log(django_db_setup: None, django_db_blocker: Any) -> None:
 
 @pytest.fixture
 def chance(request: pytest.FixtureRequest) -> Random:
-    """Seeded randomness of a test. `--randomly-seed=…`, which pytest prints at the start, reproduces a run."""
+    """Seeded random numbers for a test. `--randomly-seed=…`, which pytest prints at the start, reproduces a run."""
     return Random(f"{request.config.getoption('randomly_seed', 0)}:{request.node.name}")
 
 
@@ -52,7 +52,7 @@ def site(
     chance: Random,
     request: pytest.FixtureRequest,
 ) -> Iterator[Site]:
-    """Servers behind proxies, without any running Sluice process. The teardown checks every invariant."""
+    """Servers behind proxies, without a running Sluice process. The teardown checks all invariants."""
     clean()
     (server,) = servers.started
     site = Site(tmp_path, server, chance, alice)
@@ -72,7 +72,7 @@ def site(
 
 
 def clean() -> None:
-    """Remove what earlier tests left outside the database."""
+    """Remove messages, objects, and uploads of earlier tests."""
     lose_messages()
     storage.delete_many([item.key for item in storage.list_objects("")])
     for upload in list(storage.list_uploads("")):

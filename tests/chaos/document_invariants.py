@@ -1,5 +1,6 @@
-"""Invariants of documents after a fault, read from Postgres, object storage, Valkey, and the disk: every task ended
-once with the expected result, and nothing else is left.
+"""Invariants of documents after a fault, checked in Postgres, object storage, Valkey, and on the disk.
+
+Every task ended once with the expected result, and no leftovers exist.
 """
 
 import hashlib
@@ -28,44 +29,44 @@ from etl.providers.local import LocalProvider
 from etl.runstate import key_of
 from tests import rehearsal, samples
 from tests.broker import queued, valkey
-from tests.chaos.documents import BOTH_QUEUES, listens
+from tests.chaos.documents import BOTH_QUEUES, consumes
 from tests.chaos.site import Site
 from tests.waiting import wait_until
 
 
 def check(site: Site, moves: Callable[[str], dict[str, list[Any]]]) -> None:
-    """Check all of them. `moves` returns the status changes that the trigger recorded."""
+    """Check all invariants. `moves` returns the status changes that the trigger recorded."""
     if not Task.objects.exists():
         return
     settle_all(site)
-    ended_once(moves("task"), site.allowed.retried_tasks)
-    rows_are_consistent(site.allowed.retried_tasks)
-    results_are_correct()
-    ocr_was_used_once(site)
-    no_orphaned_artifacts()
-    run_states_agree()
-    no_temporary_files(site)
+    check_ends(moves("task"), site.allowed.retried_tasks)
+    check_rows(site.allowed.retried_tasks)
+    check_results()
+    check_ocr_calls(site)
+    check_artifacts()
+    check_run_states()
+    check_temporary_files(site)
 
 
 def settle_all(site: Site) -> None:
-    """I6: with running workers, every task ends by itself, and no relevant message is left in a queue."""
-    if Task.objects.open().exists() and not any(listens(worker, "etl-ocr") for worker in site.workers):
+    """I6: with running workers, every task ends, and their queues become empty."""
+    if Task.objects.open().exists() and not any(consumes(worker, "etl-ocr") for worker in site.workers):
         site.start_worker(BOTH_QUEUES)
     wait_until(lambda: not Task.objects.open().exists(), limit=90, every=0.2)
     for queue in BOTH_QUEUES.split(","):
-        if any(listens(worker, queue) for worker in site.workers):
+        if any(consumes(worker, queue) for worker in site.workers):
             wait_until(lambda queue=queue: not queued(queue), limit=60, every=0.1)  # type: ignore[misc]
 
 
-def ended_once(moves: dict[str, list[Any]], retried: Iterable[str]) -> None:
-    """I1, I7: each end was written once, under the row's generation, and never changed."""
+def check_ends(moves: dict[str, list[Any]], retried: Iterable[str]) -> None:
+    """I1, I7: each end was written once, with the row's generation, and never changed."""
     for task in Task.objects.exclude(pk__in=retried):
         its = moves[str(task.pk)]
         assert [(move.was, move.became) for move in its] == [(Status.PENDING, task.status)], f"task {task.pk}: {its}"
         assert its[0].token == its[0].old_token, f"task {task.pk} ended under another generation"
 
 
-def rows_are_consistent(retried: Iterable[str]) -> None:
+def check_rows(retried: Iterable[str]) -> None:
     for task in Task.objects.all():
         assert storage.head(task.document_key), f"the document of task {task.pk} is missing"
         if task.status == Status.FAILED:
@@ -82,8 +83,8 @@ def rows_are_consistent(retried: Iterable[str]) -> None:
 
 
 # ---- Results --------------------------------------------------------------------------------------------------------
-def results_are_correct() -> None:
-    """I2: every artifact that a row names exists and has the expected contents."""
+def check_results() -> None:
+    """I2: every artifact that a row names exists and has the expected content."""
     with closing(LocalProvider()) as provider:
         for task in Task.objects.filter(status=Status.COMPLETED):
             result, key = task.result, task.result and task.result["markdown_s3_key"]
@@ -97,14 +98,16 @@ def results_are_correct() -> None:
             assert {name: result[name] for name in output} == output, f"task {task.pk}: row and output differ"
             truth = TRUTHS.get(task.metadata["provider"])
             expected = artifacts.clean(truth(task, provider)) if truth else content.decode()
-            assert content.decode() == expected, f"task {task.pk} ({task.filename}): not its document"
+            assert content.decode() == expected, (
+                f"task {task.pk} ({task.filename}): its Markdown differs from its document"
+            )
             if result["metadata"]["provenance"]["strategy"] == "rehearsed":
                 assert result["data"] == {"characters": len(content.decode())}
 
 
 def rehearsed(task: Task, _provider: LocalProvider) -> str:
     text = io.TextIOWrapper(io.BytesIO(b"".join(storage.read(task.document_key))), encoding="utf-8").read()
-    return f"{page_marker(1)}\n{text}"  # with line ends as Python reads them
+    return f"{page_marker(1)}\n{text}"  # with line breaks as Python reads them
 
 
 def local(task: Task, provider: LocalProvider) -> str:
@@ -118,22 +121,22 @@ def local(task: Task, provider: LocalProvider) -> str:
 TRUTHS: dict[str, Callable[[Task, LocalProvider], str]] = {"rehearsed": rehearsed, "local": local}
 
 
-def ocr_was_used_once(site: Site) -> None:
-    """One OCR result per run. No document was read more often than attempts were counted, handed back, or lost with a
-    run-state.
+def check_ocr_calls(site: Site) -> None:
+    """Check that each run has one OCR result, and that each OCR call is an attempt.
+
+    The attempts include those that were handed back, and those that were lost with a run-state.
     """
-    returned = {"stage_released", "stage_waits_for_storage"}  # without an attempt
+    returned = {"stage_released", "stage_waits_for_storage"}  # log actions that hand an attempt back
     handed_back = Counter(line["etl_task_id"] for line in lines(site) if line.get("action") in returned)
-    most = settings.SLUICE.etl_ocr_max_attempts
+    max_attempts = settings.SLUICE.etl_ocr_max_attempts
     for task in Task.objects.all():
         kept = [item.key for item in storage.list_objects(artifacts.ocr_folder(task))]
         assert sum(key.endswith(".md") for key in kept) <= 1, f"task {task.pk} has several results of OCR"
         counted = task.metadata.get("attempts", {}).get(Stage.OCR, 0)
-        forgotten = most * (
-            task.generation - task.first_run
-        )  # every generation after the first belongs to a recreated run-state or a retry
+        # Every generation after the first belongs to a recreated run-state or a retry.
+        lost = max_attempts * (task.generation - task.first_run)
         calls = len(rehearsal.calls(f"ocr-{task.pk}"))
-        assert calls <= counted + handed_back[task.pk] + forgotten, f"task {task.pk} was read {calls} times"
+        assert calls <= counted + handed_back[task.pk] + lost, f"task {task.pk} had {calls} OCR calls"
 
 
 def lines(site: Site) -> list[dict[str, Any]]:
@@ -141,7 +144,7 @@ def lines(site: Site) -> list[dict[str, Any]]:
 
 
 # ---- Leftovers -----------------------------------------------------------------------------------------------------
-def no_orphaned_artifacts() -> None:
+def check_artifacts() -> None:
     """I5: every artifact belongs to an existing task."""
     runs = after_restore.runs_of(set(Task.objects.values_list("pk", flat=True)))
     found = {artifacts.run_folder(item.key) for item in storage.list_objects(artifacts.TASKS)}
@@ -150,8 +153,8 @@ def no_orphaned_artifacts() -> None:
     assert not list(storage.list_uploads("etl/"))
 
 
-def run_states_agree() -> None:
-    """I5: Valkey agrees with the row, holds no token of an ended task, and expires in time."""
+def check_run_states() -> None:
+    """I5: the run-state agrees with the row, has no token after the end, and expires."""
     redis: Any = valkey()
     prefix = settings.SLUICE.etl_redis_prefix
     for key in redis.scan_iter(match=f"{prefix}*"):
@@ -166,7 +169,7 @@ def run_states_agree() -> None:
         assert 0 < redis.ttl(key_of(task.pk)) <= settings.SLUICE.etl_state_terminal_ttl_seconds
 
 
-def no_temporary_files(site: Site) -> None:
+def check_temporary_files(site: Site) -> None:
     """I5: leftovers of killed workers are deleted by the next worker, or by beat's hourly sweep."""
     wait_until(lambda: not on_the_disk(site) or (tasks.sweep.delay() and False), limit=30, every=0.5)
 

@@ -1,4 +1,4 @@
-"""Shared steps of the document tests: submitting over HTTP, and reading the outcome."""
+"""Shared steps of the document tests: submission over HTTP, and reading of the outcome."""
 
 import os
 from typing import Any
@@ -34,7 +34,7 @@ def submit(site: Site, content: str | bytes, *, name: str = "hello.txt", rule: A
 
 
 def rehearsed_rule(site: Site) -> Rule:
-    """Return a rule under whose name the rehearsed processor records its calls."""
+    """Return a rule with a unique name, under which the rehearsed processor records its calls."""
     return make_rule(site.owner, mode="llm", name=f"rule-{os.urandom(4).hex()}")
 
 
@@ -43,12 +43,12 @@ def status(task: Task) -> str:
 
 
 def settle(*tasks: Task, limit: float = 60) -> None:
-    """Wait until all tasks have ended by themselves."""
+    """Wait until all tasks have ended."""
     wait_until(lambda: all(status(task) in ENDED for task in tasks), limit=limit, every=0.05)
 
 
 def code_of(task: Task) -> tuple[str, str]:
-    """Return a task's error code, or its status, and the stage that it ended in."""
+    """Return a task's error code, or its status if there is none, and its last stage."""
     row = Task.objects.get(pk=task.pk)
     return (row.error["code"] if row.error else row.status), row.phase
 
@@ -78,6 +78,6 @@ def markdown_of(task: Task) -> str:
     return b"".join(storage.read(result["markdown_s3_key"])).decode()
 
 
-def listens(worker: Process, queue: str) -> bool:
+def consumes(worker: Process, queue: str) -> bool:
     queues = worker.command[list(worker.command).index("-Q") + 1]
     return worker.alive and queue in queues.split(",")

@@ -1,7 +1,7 @@
-"""The faults of a soak. Each is injected into a running site, and removed afterward if it does not end by itself.
+"""The faults of a soak test. Each is injected into a running site, and removed after its duration.
 
-The schedule is computed from a seed in advance: the same seed gives the same faults at the same times, with the same
-choices among the running processes.
+The schedule is computed from a seed in advance. The same seed produces the same faults at the same times, with the same
+selection among the running processes.
 """
 
 import signal
@@ -20,8 +20,8 @@ from tests.chaos.proxy import Proxy
 from tests.chaos.site import Site
 from tests.integration import faulty_s3
 
-MOST_SECONDS = 6.0  # of a lasting fault: two leases
-POINTS_TO_DIE_AT = sorted(name for name in POINTS if name != "reaper took back")
+MAX_SECONDS = 6.0  # duration of a fault: two leases
+CRASH_POINTS = sorted(name for name in POINTS if name != "reaper took back")
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,9 @@ class Fault:
 
 
 def schedule(random: Random, seconds: float, *, every: float) -> list[Fault]:
-    """Return a schedule of faults for a number of seconds, on average one per `every` seconds. All kinds alternate in a
-    random order, so that none is left out.
+    """Return a schedule of faults for a number of seconds, with one per `every` seconds on average.
+
+    The kinds are used in random order, each once per round, so that none is omitted.
     """
     faults: list[Fault] = []
     kinds: list[str] = []
@@ -44,7 +45,7 @@ def schedule(random: Random, seconds: float, *, every: float) -> list[Fault]:
     while at < seconds:
         if not kinds:
             kinds = random.sample(sorted(KINDS), len(KINDS))
-        faults.append(Fault(at, kinds.pop(), random.uniform(0.5, MOST_SECONDS), random.randrange(1_000_000)))
+        faults.append(Fault(at, kinds.pop(), random.uniform(0.5, MAX_SECONDS), random.randrange(1_000_000)))
         at += random.uniform(0.5, 1.5) * every
     return faults
 
@@ -53,8 +54,8 @@ class FaultInjector:
     def __init__(self, site: Site) -> None:
         self.site = site
 
-    def do(self, fault: Fault) -> None:
-        """Inject the fault, and return when it is over."""
+    def inject(self, fault: Fault) -> None:
+        """Inject the fault, and return after its end."""
         KINDS[fault.kind](self, fault)
 
     # ---- Workers ----------------------------------------------------------------------------------------------------
@@ -81,8 +82,8 @@ class FaultInjector:
         worker.stop()
         worker.start()
 
-    def die_at_a_point(self, fault: Fault) -> None:
-        self.site.points.arm(POINTS_TO_DIE_AT[fault.pick % len(POINTS_TO_DIE_AT)], "die")
+    def crash_at_point(self, fault: Fault) -> None:
+        self.site.points.arm(CRASH_POINTS[fault.pick % len(CRASH_POINTS)], "die")
 
     def kill_beat(self, fault: Fault) -> None:
         beat = self.site.beats[fault.pick % len(self.site.beats)]
@@ -106,7 +107,7 @@ class FaultInjector:
     def restart_broker_empty(self, _fault: Fault) -> None:
         self.site.restart_broker_empty()
 
-    def double_messages(self, fault: Fault) -> None:
+    def triple_messages(self, fault: Fault) -> None:
         broker, random = valkey(), Random(fault.pick)
         for queue in ("exports", "bundles", "webhooks", "maintenance", "etl-ocr", "etl-postprocess"):
             messages = broker.lrange(queue, 0, 200) * 2
@@ -135,22 +136,22 @@ class FaultInjector:
     # ---- Connections -----------------------------------------------------------------------------------------------
 
     def stall(self, fault: Fault) -> None:
-        self.hold(fault, Proxy.stall)
+        self.disturb(fault, Proxy.stall)
 
     def refuse(self, fault: Fault) -> None:
-        self.hold(fault, Proxy.refuse)
+        self.disturb(fault, Proxy.refuse)
 
     def slow_down(self, fault: Fault) -> None:
-        self.hold(fault, lambda proxy: proxy.slow(200_000))
+        self.disturb(fault, lambda proxy: proxy.slow(200_000))
 
     def reset(self, fault: Fault) -> None:
-        self.wire(fault).reset()
+        self.proxy(fault).reset()
 
-    def hold(self, fault: Fault, do: Callable[[Proxy], None]) -> None:
-        proxy = self.wire(fault)
-        do(proxy)
+    def disturb(self, fault: Fault, start: Callable[[Proxy], None]) -> None:
+        proxy = self.proxy(fault)
+        start(proxy)
         time.sleep(fault.seconds)
-        proxy.pass_on()
+        proxy.remove_faults()
 
     def refuse_writes(self, fault: Fault) -> None:
         """Make the object storage refuse every request of a worker that writes."""
@@ -161,9 +162,9 @@ class FaultInjector:
         time.sleep(fault.seconds)
         self.site.object_proxy.faults.clear()
 
-    def wire(self, fault: Fault) -> Proxy:
-        wires = (self.site.postgres, self.site.source_proxy, self.site.broker, self.site.storage)
-        return wires[fault.pick % len(wires)]
+    def proxy(self, fault: Fault) -> Proxy:
+        proxies = (self.site.postgres, self.site.source_proxy, self.site.broker, self.site.storage)
+        return proxies[fault.pick % len(proxies)]
 
 
 def answer_503(handler: faulty_s3.Handler, _body: bytes) -> None:
@@ -181,18 +182,18 @@ KINDS: dict[str, Callable[[FaultInjector, Fault], None]] = {
     "kill -9 of a worker": FaultInjector.kill_worker,
     "SIGSTOP and SIGCONT of a child": FaultInjector.stop_child,
     "SIGTERM of a worker": FaultInjector.terminate_worker,
-    "kill -9 at a point": FaultInjector.die_at_a_point,
+    "kill -9 at a point": FaultInjector.crash_at_point,
     "kill -9 of a beat": FaultInjector.kill_beat,
     "kill -9 of the web process": FaultInjector.kill_web,
     "FLUSHALL": FaultInjector.flush_broker,
     "broker restarted empty": FaultInjector.restart_broker_empty,
-    "messages tripled, shuffled": FaultInjector.double_messages,
+    "messages tripled, shuffled": FaultInjector.triple_messages,
     "database restarted at once": FaultInjector.restart_database,
-    "all sessions ended": FaultInjector.end_sessions,
+    "all sessions terminated": FaultInjector.end_sessions,
     "reply to COMMIT lost": FaultInjector.lose_commit,
-    "a wire stalls": FaultInjector.stall,
-    "a wire refuses": FaultInjector.refuse,
-    "a wire crawls": FaultInjector.slow_down,
-    "a wire is reset": FaultInjector.reset,
+    "a connection stalls": FaultInjector.stall,
+    "connections are refused": FaultInjector.refuse,
+    "a connection is slow": FaultInjector.slow_down,
+    "connections are reset": FaultInjector.reset,
     "storage refuses writes": FaultInjector.refuse_writes,
 }

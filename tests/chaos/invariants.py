@@ -1,5 +1,5 @@
-"""The invariants I1 to I8 that hold after every fault, read from Postgres, object storage, Valkey, and the source,
-never from Sluice's own counters.
+"""The invariants I1 to I8, which hold after every fault. They are checked in Postgres, object storage, Valkey, and the
+source, never with Sluice's metrics.
 
 Every test in this folder ends with `check(site)`, which the fixture `site` calls.
 """
@@ -37,10 +37,10 @@ from tests.waiting import wait_until
 USED = "SELECT user_id, sum(chunks)::int AS chunks FROM exports_usage GROUP BY user_id"
 CHUNK_ENDED = {ChunkStatus.DONE, ChunkStatus.FAILED, ChunkStatus.CANCELLED}
 ORACLE = "data.rows_for"
-# MB of a worker for any number of rows: once it has written a Parquet file (P13), and otherwise (P3).
-MOST_MEMORY = {True: 300, False: 200}
+# Limit of a worker's memory in MB for any number of rows: after it has written a Parquet file (P13), and before (P3).
+MAX_MEMORY = {True: 300, False: 200}
 
-# A trigger records every status change with its token, so that no code can hide one.
+# A trigger records every status change with its token, independent of the product's code.
 CHANGE_TRIGGERS = """
 CREATE SCHEMA chaos;
 CREATE TABLE chaos.move (
@@ -98,33 +98,33 @@ def moves(what: str) -> dict[str, list[Move]]:
 def check(site: Site, watch: Monitor) -> None:
     allowed = site.allowed
     settle_all(site)
-    all_have_ended()
-    chunks_ended_once(allowed)
-    jobs_ended_once(allowed)
-    sums_are_correct()
-    files_are_correct(site)
-    receipts_are_single()
-    events_and_deliveries_are_single(site.receivers, allowed)
-    no_unreferenced_objects()
+    check_all_ended()
+    check_ends_of_chunks(allowed)
+    check_ends_of_jobs(allowed)
+    check_sums()
+    check_files(site)
+    check_receipts()
+    check_events_and_deliveries(site.receivers, allowed)
+    check_unreferenced_objects()
     document_invariants.check(site, moves)
     assert watch.samples > 0, "the monitor took no samples"
-    assert watch.most_calls <= site.slots, f"I3: {watch.most_calls} calls at once, {site.slots} slots"
-    for has_pyarrow, most in MOST_MEMORY.items():
+    assert watch.most_calls <= site.slots, f"I3: {watch.most_calls} concurrent calls, {site.slots} slots"
+    for has_pyarrow, most in MAX_MEMORY.items():
         assert watch.most_memory[has_pyarrow] < most, f"I8: {watch.most_memory} MB: {watch.whose[has_pyarrow]}"
 
 
 def settle_all(site: Site) -> None:
-    """I5, I6: without faults and with running workers, everything ends by itself."""
+    """I5, I6: without faults and with running workers, all work ends."""
     for proxy in (site.postgres, site.source_proxy, site.broker, site.storage):
-        proxy.pass_on()
+        proxy.remove_faults()
     connection.close()  # this may be one of the connections that a test terminated
     if not any(worker.alive for worker in site.workers):
         site.start_worker()
     if not any(beat.alive for beat in site.beats):
         site.start_beat()
     wait_until(lambda: not Job.objects.exclude(status__in=JOB_ENDED).exists(), limit=90, every=0.2)
-    for is_calm in IDLE_CONDITIONS:
-        wait_until(is_calm, limit=60, every=0.2)
+    for is_idle in IDLE_CONDITIONS:
+        wait_until(is_idle, limit=60, every=0.2)
 
 
 def nothing_is_leased() -> bool:
@@ -147,19 +147,23 @@ def no_upload_is_open() -> bool:
 IDLE_CONDITIONS: tuple[Callable[[], bool], ...] = (nothing_is_leased, all_deliveries_ended, no_upload_is_open)
 
 
-def all_have_ended() -> None:
-    """I6."""
+def check_all_ended() -> None:
+    """I6: all chunks have ended, and the counters of jobs match their chunks."""
     assert not Chunk.objects.exclude(status__in=CHUNK_ENDED).exists()
     for job in Job.objects.all():
         counts = Counter(job.chunks.values_list("status", flat=True))
         counted = {"done": job.done, "failed": job.failed, "cancelled": job.cancelled}
-        assert {status: number for status, number in counted.items() if number} == counts, f"job {job.pk} counted wrong"
+        assert {status: number for status, number in counted.items() if number} == counts, (
+            f"job {job.pk} has wrong counters"
+        )
         assert job.retrying == 0
 
 
-def chunks_ended_once(allowed: DeliberateChanges) -> None:
-    """I1, I7: each end was written under the token of the claim before it. It changed only by a manual retry of a
-    failed chunk, or because the file of a done chunk was gone before its job ended, if the test allows that.
+def check_ends_of_chunks(allowed: DeliberateChanges) -> None:
+    """I1, I7: each end was written with the token of the preceding claim, and stayed unchanged.
+
+    Exceptions, if the test allows them: a manual retry of a failed chunk, and a done chunk whose file was missing
+    before its job ended.
     """
     jobs = {str(pk): str(job) for pk, job in Chunk.objects.values_list("pk", "job_id")}
     moves_of_jobs = moves("job")
@@ -176,15 +180,13 @@ def chunks_ended_once(allowed: DeliberateChanges) -> None:
             if move.became == ChunkStatus.RUNNING:
                 held = move.token
             elif move.was == ChunkStatus.RUNNING:
-                assert move.old_token == held, (
-                    f"I1: chunk {pk} became {move.became} under a token that is not its claim's"
-                )
+                assert move.old_token == held, f"I1: chunk {pk} became {move.became} with a token of another claim"
         ends = sum(move.became in CHUNK_ENDED for move in its)
         assert ends == 1 + again, f"I1: chunk {pk} ended {ends} times, and was exported again {again} times"
 
 
-def jobs_ended_once(allowed: DeliberateChanges) -> None:
-    """I4, I7."""
+def check_ends_of_jobs(allowed: DeliberateChanges) -> None:
+    """I4, I7: each job ended once, unless a user retried it."""
     for pk, its in moves("job").items():
         again = [move for move in its if move.was in JOB_ENDED]
         is_retried = pk in allowed.retried and all(move.was == JobStatus.FAILED for move in again)
@@ -192,8 +194,8 @@ def jobs_ended_once(allowed: DeliberateChanges) -> None:
         assert sum(move.became in JOB_ENDED for move in its) == 1 + len(again), f"I4: job {pk} ended more than once"
 
 
-def sums_are_correct() -> None:
-    """I1: the counters of a job are the sums of its chunks, and its user was charged for the files created for it."""
+def check_sums() -> None:
+    """I1: the counters of a job are the sums of its chunks, and its user was charged for the created files."""
     costs: Counter[int] = Counter()
     for job in Job.objects.all():
         done = [chunk for chunk in job.chunks.all() if chunk.status == ChunkStatus.DONE]
@@ -213,7 +215,7 @@ def sums_are_correct() -> None:
         assert costs == used, f"users were charged {used} chunks for {costs}"
 
 
-def files_are_correct(site: Site) -> None:
+def check_files(site: Site) -> None:
     """I2: the files of chunks, of the cache, and of deliveries equal the output of psql."""
     done = Chunk.objects.filter(status=ChunkStatus.DONE).exclude(source=Source.SNAPSHOT).select_related("job")
     slices = {(chunk.key, chunk.effective_date) for chunk in done if has_oracle(chunk.job)}
@@ -223,7 +225,8 @@ def files_are_correct(site: Site) -> None:
             assert chunk.sha256 == truth[slice_of(chunk)], f"I2: chunk {chunk.pk} differs from psql's output"
     for file in File.objects.select_related("dataset"):
         head = storage.head(file.path)
-        if head is None or head.etag != file.etag:  # not reusable; only the upload of a chunk that ended without it
+        if head is None or head.etag != file.etag:
+            # Not reusable. Only the upload of a chunk that failed or was cancelled may have replaced the file.
             ended = Chunk.objects.filter(path=file.path, status__in=(ChunkStatus.CANCELLED, ChunkStatus.FAILED))
             assert ended.exists(), "I2: a file of the reuse cache was replaced by an unknown upload"
             continue
@@ -237,11 +240,11 @@ def files_are_correct(site: Site) -> None:
                 "I2: a packed file differs from psql's output"
             )
     for job in Job.objects.filter(status=JobStatus.SUCCESS, receipt__deleted_at=None):  # I5 covers the others
-        delivery_is_correct(job, truth if has_oracle(job) else {})
+        check_delivery(job, truth if has_oracle(job) else {})
 
 
 def has_oracle(job: Job) -> bool:
-    """Return whether every call returns the same rows. The soak's other datasets are checked by its own checker."""
+    """Return whether the oracle knows the job's rows. The soak's checker checks the other datasets."""
     return job.function == ORACLE
 
 
@@ -261,7 +264,7 @@ def digest(key: str) -> str:
     return found.hexdigest()
 
 
-def delivery_is_correct(job: Job, truth: dict[Slice, str]) -> None:
+def check_delivery(job: Job, truth: dict[Slice, str]) -> None:
     receipt = Receipt.objects.get(job=job)
     content = b"".join(storage.read(receipt.object_key))
     assert hashlib.sha256(content).hexdigest() == receipt.checksum
@@ -269,7 +272,7 @@ def delivery_is_correct(job: Job, truth: dict[Slice, str]) -> None:
     if job.delivery == DeliveryKind.SINGLE and job.total > 1:
         whole = gzip.decompress(content) if job.compression == Compression.GZIP else content
         # Without an oracle, later jobs may have replaced the files with newer rows.
-        assert not has_oracle(job) or whole == joined(job), f"I2: job {job.pk} delivered something else"
+        assert not has_oracle(job) or whole == joined(job), f"I2: job {job.pk} delivered other content"
         return
     # A manifest lists files with the checksums of the stored objects.
     as_stored = job.delivery == DeliveryKind.MANIFEST or not is_default(job.shape) or not truth
@@ -277,11 +280,11 @@ def delivery_is_correct(job: Job, truth: dict[Slice, str]) -> None:
         file_name(chunk.pair, job.shape): chunk.sha256 if as_stored else truth.get(slice_of(chunk), chunk.sha256)
         for chunk in job.chunks.all()
     }
-    assert files_in(job, content, unpack=not as_stored) == expected, f"I2: job {job.pk} delivered something else"
+    assert files_in(job, content, unpack=not as_stored) == expected, f"I2: job {job.pk} delivered other content"
 
 
 def joined(job: Job) -> bytes:
-    """Return the files of a joined delivery, decompressed: with one header, or as one JSON array."""
+    """Return the content of a joined delivery, decompressed: with one header, or as one JSON array."""
     is_json = job.shape.format == "json"
     files = [
         stored_rows(chunk, start=0 if is_json else chunk.header_bytes if chunk.seq else 0)
@@ -313,14 +316,14 @@ def sha256(content: bytes, *, is_packed: bool) -> str:
     return hashlib.sha256(gzip.decompress(content) if is_packed else content).hexdigest()
 
 
-def receipts_are_single() -> None:
-    """I4: one receipt for each success, and none for anything else."""
+def check_receipts() -> None:
+    """I4: each successful job has one receipt, and other jobs have none."""
     succeeded = set(Job.objects.filter(status=JobStatus.SUCCESS).values_list("pk", flat=True))
     assert set(Receipt.objects.values_list("pk", flat=True)) == succeeded, "I4: receipts and successes differ"
 
 
-def events_and_deliveries_are_single(receivers: Iterable[Receiver], allowed: DeliberateChanges) -> None:
-    """I4: one event for each end of a job, and one delivery of it for each webhook, with one body at all attempts."""
+def check_events_and_deliveries(receivers: Iterable[Receiver], allowed: DeliberateChanges) -> None:
+    """I4: each end of a job has one event, and one delivery per webhook, with the same body at all attempts."""
     ended = {pk: sum(move.became in JOB_ENDED for move in its) for pk, its in moves("job").items()}
     for job in Job.objects.select_related("user"):
         ends = list(Event.objects.filter(job=job, kind=Event.Kind.STATUS, status__in=JOB_ENDED).order_by("seq"))
@@ -329,10 +332,10 @@ def events_and_deliveries_are_single(receivers: Iterable[Receiver], allowed: Del
         assert len(numbers) == len(set(numbers))
         for webhook in Webhook.objects.filter(user=job.user):
             its = list(Delivery.objects.filter(job=job, webhook=webhook).order_by("seq").values_list("seq", flat=True))
-            must = [event.seq for event in ends if must_be_delivered(event, webhook, allowed)]
+            required = [event.seq for event in ends if must_be_delivered(event, webhook, allowed)]
             assert len(its) == len(set(its)), f"I4: job {job.pk} was delivered more than once"
-            assert set(must) <= set(its) <= {event.seq for event in ends}, (
-                f"I4: the ends {must} of job {job.pk} have the deliveries {its}"
+            assert set(required) <= set(its) <= {event.seq for event in ends}, (
+                f"I4: the ends {required} of job {job.pk} have the deliveries {its}"
             )
     deliveries = Delivery.objects.in_bulk()
     for receiver in receivers:
@@ -347,7 +350,7 @@ def events_and_deliveries_are_single(receivers: Iterable[Receiver], allowed: Del
 
 
 def must_be_delivered(event: Event, webhook: Webhook, allowed: DeliberateChanges) -> bool:
-    """Return whether an enabled webhook must get an event. A user who is deactivated meanwhile may get none."""
+    """Return whether a webhook must get an event. A user who was deactivated at that time may get none."""
     assert event.told_at
     announced = event.told_at.timestamp()
     is_absent = any(
@@ -357,27 +360,27 @@ def must_be_delivered(event: Event, webhook: Webhook, allowed: DeliberateChanges
     return is_subscribed and webhook.created_at <= event.at and not is_absent
 
 
-def no_unreferenced_objects() -> None:
-    """I5: every object is referenced."""
+def check_unreferenced_objects() -> None:
+    """I5: every object is referenced after a sweep."""
     receipts = set(Receipt.objects.filter(deleted_at=None).values_list("object_key", flat=True))
     assert receipts <= delivered(), "I5: a delivered object was deleted before it expired"
-    folders = {bundles.folder_of(key) for key in receipts}  # with the copies of single files
+    folders = {bundles.folder_of(key) for key in receipts}  # including copies of single files
     folders |= {packs.folder_of_batches(storage_cleanup.job_of(key)) for key in receipts}
 
-    def left() -> set[str]:
+    def unreferenced() -> set[str]:
         return {key for key in delivered() if bundles.folder_of(key) not in folders} | {
             f"{key} {etag}" for key, etag in unreferenced_files()
         }
 
-    # A sweep reads every object: after an hour of many clients, that takes a while.
+    # A sweep lists all objects, which takes longer after a long soak test.
     deadline = time.monotonic() + 45 + len(folders) / 20
-    while found := sweep() and left():
+    while found := sweep() and unreferenced():
         assert time.monotonic() < deadline, f"I5: {len(found)} objects are not referenced, such as {sorted(found)[:3]}"
         time.sleep(1)
 
 
 def unreferenced_files() -> set[tuple[str, str]]:
-    """Return the files, with their ETags, at a dataset's paths that no row references."""
+    """Return the paths and ETags of objects under a dataset's path that no row references."""
     prefixes = [f"{path}/" for path in Dataset.objects.values_list("base_path", flat=True)]
     found = {(item.key, item.etag) for prefix in prefixes for item in storage.list_objects(prefix)}
     return found - set(File.objects.values_list("path", "etag"))

@@ -1,4 +1,4 @@
-"""Clients of a soak that submit documents continuously, and retry until they are accepted."""
+"""Clients of a soak test that submit documents continuously, and retry until they are accepted."""
 
 import time
 from collections.abc import Callable
@@ -16,31 +16,34 @@ LIMIT = 120.0  # seconds within which a request must be accepted
 
 @dataclass
 class Load:
-    """`accepted` maps each Idempotency-Key to a task id. `failures` are responses that must not occur."""
+    """The clients and their results.
+
+    `accepted` maps each Idempotency-Key to a task id. `failures` are responses that must not occur.
+    """
 
     url: Callable[[], str]
     token: str
     seed: str
     rule_id: int
     accepted: dict[str, str] = field(default_factory=dict)
-    refused: int = 0  # requests that were to be repeated
+    refused: int = 0  # requests that had to be repeated
     failures: list[str] = field(default_factory=list)
-    over: Event = field(default_factory=Event)
+    stopped: Event = field(default_factory=Event)
     threads: list[Thread] = field(default_factory=list)
 
     def start(self, clients: int) -> None:
         for number in range(clients):
-            thread = Thread(target=self.go_on, args=(Random(f"{self.seed}:{number}"),), daemon=True)
+            thread = Thread(target=self.submit_continuously, args=(Random(f"{self.seed}:{number}"),), daemon=True)
             thread.start()
             self.threads.append(thread)
 
     def stop(self) -> None:
-        self.over.set()
+        self.stopped.set()
         for thread in self.threads:
             thread.join(LIMIT + 10)
 
-    def go_on(self, random: Random) -> None:
-        while not self.over.wait(random.uniform(1, 4)):
+    def submit_continuously(self, random: Random) -> None:
+        while not self.stopped.wait(random.uniform(1, 4)):
             key = str(UUID(int=random.getrandbits(128)))
             self.repeat_until_accepted(key, self.document(random))
 

@@ -1,7 +1,7 @@
-"""Scripted DNS for the processes of a test: names that end in `.example`.
+"""Scripted DNS for the processes of a test. It resolves names that end in `.example`.
 
-Each name is a file with one line per lookup: the addresses of that response, separated by spaces. The last line
-applies to all later lookups. The file `lookups` records lookups and responses.
+Each name has a file with one line per lookup: the addresses in the response, separated by spaces. The last line applies
+to all later lookups. The file `lookups` records lookups and responses.
 """
 
 import fcntl
@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = "CHAOS_NAMES"  # the environment variable with the folder
-OURS = ".example"
+SUFFIX = ".example"
 
 
 class Names:
-    """The folder, for the test."""
+    """The folder of names, as used by the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
 
-    def answer(self, name: str, *answers: str) -> None:
-        """Set the responses from now on, one per lookup. The last one applies to all later lookups."""
-        assert name.endswith(OURS)
+    def set_responses(self, name: str, *responses: str) -> None:
+        """Set the responses to the next lookups, one each. The last one applies to all later lookups."""
+        assert name.endswith(SUFFIX)
         file = self.folder / f"{name}.new"
-        file.write_text("".join(f"{answer}\n" for answer in answers))
+        file.write_text("".join(f"{response}\n" for response in responses))
         file.rename(self.folder / name)
 
     def lookups(self, name: str) -> list[str]:
@@ -41,9 +41,9 @@ def install() -> None:
 
     def resolve(host: Any, port: Any, *arguments: Any, **options: Any) -> Any:
         name = host.decode() if isinstance(host, bytes) else host
-        if not isinstance(name, str) or not name.endswith(OURS):
+        if not isinstance(name, str) or not name.endswith(SUFFIX):
             return real(host, port, *arguments, **options)
-        addresses = taken(folder, name).split()
+        addresses = take_response(folder, name).split()
         if not addresses:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return [found for address in addresses for found in real(address, port, *arguments, **options)]
@@ -51,7 +51,7 @@ def install() -> None:
     socket.getaddrinfo = resolve
 
 
-def taken(folder: Path, name: str) -> str:
+def take_response(folder: Path, name: str) -> str:
     with (folder / "lookups").open("a") as lookups:
         fcntl.flock(lookups, fcntl.LOCK_EX)
         file = folder / name

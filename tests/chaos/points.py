@@ -1,8 +1,8 @@
-"""Fault points: named places in Sluice's code at which a worker can be made to crash, stop, or wait.
+"""Fault points: named places in Sluice's code at which a test makes a worker crash, stop, or wait.
 
-The product has no code for them: `settings.py` in this folder wraps the functions in processes that tests start. A
-test arms a point with a file in a folder. The first process that reaches the point removes the file and acts on it, so
-each file works once.
+The product contains no code for them: `settings.py` in this folder wraps the functions in processes that tests start. A
+test arms a point with a file in a folder. The first process that reaches the point removes the file and performs the
+action, so each file works once.
 """
 
 import os
@@ -17,8 +17,7 @@ from typing import Any
 
 FOLDER = "CHAOS_POINTS"  # the environment variable with the folder
 
-# By name: the wrapped function, and whether the point is before or after it. A name with several functions means all
-# of them.
+# By name: the wrapped function, and whether the point is before or after it.
 POINTS = {
     "chunk claimed": ("exports.worker.leases:claim_batch", "after"),
     "batch claimed": ("exports.worker.leases:claim_batch", "after"),
@@ -51,25 +50,26 @@ POINTS = {
 
 
 class Points:
-    """The folder, for the test."""
+    """The folder of armed points, as used by the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.numbers = count()
         folder.mkdir()
 
-    def arm(self, name: str, act: str, *, times: int = 1, key: str = "") -> None:
-        """Make the next `times` processes that reach the point `die`, `stop` (until SIGCONT), or `wait` (until
-        `release`). With `key`, only processes that work on a chunk of this key.
+    def arm(self, name: str, action: str, *, times: int = 1, key: str = "") -> None:
+        """Make the next `times` processes that reach the point `die`, `stop`, or `wait`.
+
+        `stop` lasts until SIGCONT, `wait` until `release`. With `key`, only processes with a chunk of this key action.
         """
         assert name in POINTS, name
         for number in islice(self.numbers, times):
-            file = self.folder / f"{name}.{number:04}"  # first armed, first used
-            file.with_suffix(".new").write_text(f"{act} {key}")
+            file = self.folder / f"{name}.{number:04}"  # used in the order of arming
+            file.with_suffix(".new").write_text(f"{action} {key}")
             file.with_suffix(".new").rename(file)
 
     def armed(self, name: str) -> int:
-        """Return how many armed files of a point are unused."""
+        """Return the number of unused files of a point."""
         return len(list(self.folder.glob(f"{name}.[0-9]*")))
 
     def release(self, name: str) -> None:
@@ -81,7 +81,7 @@ class Points:
         return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
-work = {"key": ""}  # of the chunk that this process claimed or began last
+work = {"key": ""}  # key of the chunk that this process claimed or started last
 
 
 def install() -> None:
@@ -114,22 +114,22 @@ def wrapped(function: Callable[..., Any], name: str, *, when: str, folder: Path)
 
 
 def is_reached(name: str, result: Any) -> bool:
-    """Return whether a worker is at a point after a function. Without a claim, it is not."""
+    """Return whether a worker has reached a point after a function. A claim must have succeeded."""
     return len(result) > 1 if name == "batch claimed" else bool(result) or "claim" not in name
 
 
 def reach(folder: Path, name: str) -> None:
     for file in sorted(folder.glob(f"{name}.[0-9]*")):
         try:
-            act, _, key = file.read_text().partition(" ")
+            action, _, key = file.read_text().partition(" ")
             if key and key != work["key"]:
                 continue
             file.unlink()
         except FileNotFoundError:
-            continue  # another process took it
+            continue  # another process has used it
         with (folder / "reached").open("a") as reached:
             reached.write(f"{os.getpid()}\n")
-        ACTS[act](folder / f"{name}.go")
+        ACTIONS[action](folder / f"{name}.go")
         return
 
 
@@ -146,4 +146,4 @@ def wait(go: Path) -> None:
         time.sleep(0.01)
 
 
-ACTS: dict[str, Callable[[Path], None]] = {"die": die, "stop": stop, "wait": wait}
+ACTIONS: dict[str, Callable[[Path], None]] = {"die": die, "stop": stop, "wait": wait}

@@ -1,9 +1,9 @@
 """A TCP proxy with fault injection, between Sluice's processes and their servers.
 
-`Proxy(host, port)` listens on its own port, in its own thread, and forwards bytes. Its faults: `stall` (connections
-are accepted, and no bytes are forwarded), `refuse` (all connections are reset, new ones included), `slow` (a limit in
-bytes per second), `lose_reply_to` (the server executes a request, and the client gets no reply), and `get_stuck_at` (a
-request stalls, while others continue).
+`Proxy(host, port)` listens on a free port, in a separate thread, and forwards bytes. Its faults: `stall` (connections
+are accepted, but no bytes are forwarded), `refuse` (open and new connections are reset), `slow` (a limit in bytes per
+second), `lose_reply_to` (the server executes a request, but the client gets no reply), and `stall_request` (one request
+stalls, while others continue).
 """
 
 import asyncio
@@ -25,12 +25,12 @@ PREPARE = re.compile(rb"P.{4}([^\0]+)\0([^\0]+)\0", re.DOTALL)
 
 
 @dataclass(eq=False)
-class Wire:
-    """A proxied connection, with both its ends."""
+class ProxiedConnection:
+    """A proxied connection: the sockets of the client and the server."""
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
-    is_mute: bool = False
+    loses_reply: bool = False
 
     def reset(self) -> None:
         for end in (self.client, self.server):
@@ -43,9 +43,10 @@ class Wire:
 class Proxy:
     def __init__(self, host: str, port: int) -> None:
         self.upstream = (host, port)
-        self.wires: set[Wire] = set()
+        self.connections: set[ProxiedConnection] = set()
         self.refuses = False
         self.bytes_per_second = 0.0
+        # Of `lose_reply_to`: the text of requests, the remaining number of replies to lose, and the lost replies.
         self.text, self.times, self.lost = b"", 0, 0
         self.prepared: dict[bytes, bytes] = {}  # text by name: Sluice uses the same names in all sessions
         self.stuck: list[bytes] = []
@@ -62,7 +63,7 @@ class Proxy:
 
     # ---- Faults ----------------------------------------------------------------------------------------------------
 
-    def pass_on(self) -> None:
+    def remove_faults(self) -> None:
         """Remove all faults."""
         self.run(self.change(flows=True, refuses=False, rate=0))
 
@@ -85,11 +86,11 @@ class Proxy:
     def lose_reply_to(self, text: str, *, times: int = 1) -> None:
         """Forward the next `times` requests with this text, and reset their connections when the server replies.
 
-        For a prepared statement, its executions count, and not its Parse message.
+        For a prepared statement, executions count, but its Parse message does not.
         """
         self.text, self.times, self.lost = text.encode(), times, 0
 
-    def get_stuck_at(self, pattern: str, *, times: int = 1) -> None:
+    def stall_request(self, pattern: str, *, times: int = 1) -> None:
         """Stall the next `times` requests that match the regular expression: their connections forward no bytes."""
         self.stuck += [pattern.encode()] * times
 
@@ -106,8 +107,8 @@ class Proxy:
         (self.flowing.set if flows else self.flowing.clear)()
 
     async def reset_all(self) -> None:
-        for wire in list(self.wires):
-            wire.reset()
+        for connection in list(self.connections):
+            connection.reset()
 
     async def end(self) -> None:
         self.server.close()
@@ -121,40 +122,42 @@ class Proxy:
         try:
             if self.refuses:
                 raise ConnectionError
-            answers, server = await asyncio.open_connection(*self.upstream)
+            replies, server = await asyncio.open_connection(*self.upstream)
         except OSError:
-            Wire(writer, writer).reset()
+            ProxiedConnection(writer, writer).reset()
             return
-        wire = Wire(writer, server)
-        self.wires.add(wire)
+        connection = ProxiedConnection(writer, server)
+        self.connections.add(connection)
         try:
-            await self.carry(wire, reader, answers)
+            await self.forward(connection, reader, replies)
         except asyncio.CancelledError:
-            wire.reset()  # otherwise asyncio would log it as an error
+            connection.reset()  # otherwise asyncio would log it as an error
         finally:
-            self.wires.discard(wire)
-            wire.client.close()
-            wire.server.close()
+            self.connections.discard(connection)
+            connection.client.close()
+            connection.server.close()
 
-    async def carry(self, wire: Wire, requests: asyncio.StreamReader, answers: asyncio.StreamReader) -> None:
+    async def forward(
+        self, connection: ProxiedConnection, requests: asyncio.StreamReader, replies: asyncio.StreamReader
+    ) -> None:
         try:
-            async with asyncio.TaskGroup() as both:
-                both.create_task(self.ask(wire, requests))
-                both.create_task(self.answer(wire, answers))
+            async with asyncio.TaskGroup() as directions:
+                directions.create_task(self.forward_requests(connection, requests))
+                directions.create_task(self.forward_replies(connection, replies))
         except* OSError:
-            wire.reset()
+            connection.reset()
 
-    async def ask(self, wire: Wire, requests: asyncio.StreamReader) -> None:
+    async def forward_requests(self, connection: ProxiedConnection, requests: asyncio.StreamReader) -> None:
         while block := await requests.read(BLOCK):
             await self.flowing.wait()
             if self.is_selected(block) and self.times > 0:
                 self.times -= 1
-                wire.is_mute = True
-            await self.send(wire.server, block)
+                connection.loses_reply = True
+            await self.send(connection.server, block)
             if pattern := next((pattern for pattern in self.stuck if re.search(pattern, block)), None):
                 self.stuck.remove(pattern)
-                await asyncio.Event().wait()  # until the end
-        wire.server.write_eof()
+                await asyncio.Event().wait()  # until the proxy is closed
+        connection.server.write_eof()
 
     def is_selected(self, block: bytes) -> bool:
         if prepare := PREPARE.match(block):
@@ -164,14 +167,14 @@ class Proxy:
             name in block for name, statement in self.prepared.items() if self.text in statement
         )
 
-    async def answer(self, wire: Wire, answers: asyncio.StreamReader) -> None:
-        while block := await answers.read(BLOCK):
+    async def forward_replies(self, connection: ProxiedConnection, replies: asyncio.StreamReader) -> None:
+        while block := await replies.read(BLOCK):
             await self.flowing.wait()
-            if wire.is_mute:
+            if connection.loses_reply:
                 self.lost += 1
                 raise ConnectionError
-            await self.send(wire.client, block)
-        wire.client.write_eof()
+            await self.send(connection.client, block)
+        connection.client.write_eof()
 
     async def send(self, to: asyncio.StreamWriter, block: bytes) -> None:
         if self.bytes_per_second:

@@ -20,7 +20,8 @@ def sleep_with_select(seconds: float | SupportsIndex, /) -> None:
 
 
 if "FAKETIME" in os.environ:
-    # Python sleeps until a time of the monotonic clock, which libfaketime 0.9.10 takes for a clock that it fakes.
+    # time.sleep waits until a time of the monotonic clock, which libfaketime 0.9.10 confuses with the clock that it
+    # fakes.
     time.sleep = sleep_with_select
 
 
@@ -32,13 +33,13 @@ def install_fault_points(**_later: Any) -> None:
     from tests.chaos import points
 
     points.install()
-    parts.PARTS_OF_A_SIZE = int(os.environ.get("CHAOS_PARTS_OF_A_SIZE", parts.PARTS_OF_A_SIZE))
-    storage_cleanup.GRACE = timedelta(seconds=8)  # longer than any chunk of these tests
-    packs.BATCH_KEPT = timedelta(seconds=2)  # and any completion that uses such a pack
+    parts.PARTS_PER_SIZE = int(os.environ.get("CHAOS_PARTS_OF_A_SIZE", parts.PARTS_PER_SIZE))
+    storage_cleanup.GRACE = timedelta(seconds=8)  # longer than any chunk takes in these tests
+    packs.BATCH_KEPT = timedelta(seconds=2)  # longer than any completion that uses such a pack takes
 
 
 @task_prerun.connect(weak=False)
 def log_redelivery(task: Any, **_later: Any) -> None:
-    """Log redelivered messages, which Celery does not, so that a soak can count them."""
+    """Log redelivered messages, so that a soak can count them. Celery does not log them."""
     if (task.request.delivery_info or {}).get("redelivered"):
         structlog.get_logger("tests.chaos").info("redelivered")

@@ -1,4 +1,4 @@
-"""A whole installation for fault injection: web, workers, and beat in separate processes, behind proxies."""
+"""A complete installation for fault injection: web, workers, and beat, in separate processes behind proxies."""
 
 import json
 import os
@@ -40,9 +40,11 @@ MEASUREMENTS = PROJECT / ".local" / "chaos.jsonl"
 
 @dataclass
 class DeliberateChanges:
-    """Deliberate actions of a test, which the invariants accept. `retried`: ids of jobs that a user retried,
-    `retried_tasks` the same of documents. `redone`: jobs export to the same paths, so that chunks whose files are gone
-    return to the queue before their job ends. `absences`: a user's name, and when it was deactivated and activated.
+    """Deliberate actions of a test, which the invariants accept.
+
+    `retried` and `retried_tasks`: ids of jobs and document tasks that a user retried. `redone`: jobs export to the same
+    paths, so that chunks whose files are missing return to the queue before their job ends. `absences`: usernames, each
+    with the times at which the user was deactivated and activated.
     """
 
     retried: set[str] = field(default_factory=set)
@@ -52,10 +54,11 @@ class DeliberateChanges:
 
 
 class Site:
-    """`random` is the only source of randomness in a test: its seed, printed at the start, reproduces the run.
+    """A site with its processes, proxies, and clients.
 
-    `slots` limits the calls into the source, and `variables` are environment variables of all processes, for example
-    another server's URL. Change both before anything is started.
+    `random` is the only source of randomness in a test: its seed, printed at the start, reproduces the run. `slots`
+    limits the concurrent calls of the source. `variables` are environment variables of all processes, such as another
+    server's URL. Change both before a process is started.
     """
 
     def __init__(self, folder: Path, servers: Servers, random: Random, owner: Any) -> None:
@@ -67,7 +70,7 @@ class Site:
         self.source_proxy = proxy_of(servers.postgres.url("source"))
         self.broker = proxy_of(servers.valkey.url())
         self.storage = proxy_of(servers.seaweedfs.url)
-        self.object_proxy: faulty_s3.Proxy | None = None  # between workers and object storage, if a test has one
+        self.object_proxy: faulty_s3.Proxy | None = None  # between workers and object storage, if a test uses one
         self.source = Source(servers.postgres.url("source"))
         self.workers: list[Process] = []
         self.beats: list[Process] = []
@@ -79,7 +82,7 @@ class Site:
     # ---- Processes --------------------------------------------------------------------------------------------------
 
     def environment(self, **changes: object) -> dict[str, str]:
-        """Return the variables of a Sluice process, which reaches all its servers through the proxies."""
+        """Return the environment of a Sluice process, which connects to all servers through the proxies."""
         database = make_conninfo(
             os.environ["DATABASE_URL"], dbname=connection.settings_dict["NAME"], port=self.postgres.port
         )
@@ -157,12 +160,12 @@ class Site:
     def logs(self) -> str:
         return "\n".join(file.read_text(errors="replace") for file in sorted(self.folder.rglob("*.log")))
 
-    def described(self) -> str:
-        """Return logs for a failed test."""
+    def describe_processes(self) -> str:
+        """Return the logs of all processes, for the report of a failed test."""
         web = [self.web.process] if self.web and self.web.process else []
         return what_ran.described((*web, *self.workers, *self.beats))
 
-    def measured(self, promise: str, seconds: float, **facts: object) -> None:
+    def record_duration(self, promise: str, seconds: float, **facts: object) -> None:
         """Record a duration for docs/reliability.md: `-s` prints it, and .local/chaos.jsonl collects it."""
         figures = " ".join([f"{seconds:.2f} s", *(f"{name}={value}" for name, value in facts.items())])
         sys.stdout.write(f"\n{promise}: {figures}\n")
@@ -171,7 +174,7 @@ class Site:
             file.write(json.dumps({"promise": promise, "seconds": round(seconds, 3), **facts}) + "\n")
 
     def stop(self) -> None:
-        """Kill all processes: a graceful shutdown of Celery takes long. Idempotent."""
+        """Kill all processes, because a graceful shutdown of Celery takes long. Idempotent."""
         for process in (*self.workers, *self.beats):
             process.kill()
         if self.web:
@@ -194,11 +197,11 @@ class Site:
             name=name,
             function="data.rows_for",
             base_path=name,
-            defaults={"allow_writes": True},  # it counts its calls
+            defaults={"allow_writes": True},  # the function counts its calls
         )[0]
 
     def submit(self, *keys: str, days: int = 1, **changes: Any) -> Job:
-        """Submit an export over HTTP: every key on each of the days."""
+        """Submit an export over HTTP, with each key on each day."""
         last = FIRST_DAY + timedelta(days=days - 1)
         filters = {"keys": keys, "dateFrom": FIRST_DAY.isoformat(), "dateTo": last.isoformat()}
         response = self.client.post("/exports", json={"dataset": "things", "filters": filters, **changes})
@@ -206,11 +209,11 @@ class Site:
         return Job.objects.get(pk=response.json()["jobId"])
 
     def settle(self, *jobs: Job, limit: float = 60) -> None:
-        """Wait until all jobs have ended by themselves."""
+        """Wait until all jobs have ended."""
         wait_until(lambda: all(has_ended(job) for job in jobs), limit=limit, every=0.1)
 
     def wait_for_workers(self) -> None:
-        """Wait until all workers take messages, so that measurements exclude their start."""
+        """Wait until all workers consume messages, so that measurements exclude their startup."""
         wait_until(lambda: all("ready." in worker.log.read_text() for worker in self.workers if worker.alive), limit=60)
 
     def wait_for_call(self, *, limit: float = 30) -> None:

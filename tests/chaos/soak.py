@@ -1,7 +1,7 @@
-"""A soak: clients use the whole API under random faults of all kinds. `make soak MINUTES=10 SEED=7`.
+"""Soak test: clients use the whole API during random faults of all kinds. `make soak MINUTES=10 SEED=7`.
 
-Every answer is recorded. At the end, a checker verifies the guarantees of the API against the record alone, and the
-invariants are checked like in every test here. It prints a table.
+Every response is recorded. At the end, a checker verifies the guarantees of the API with only this record, and the
+invariants are checked as after every test here. The test prints a summary.
 """
 
 import os
@@ -24,7 +24,7 @@ from config.platform.db import sql
 from etl.models import Task
 from exports.models import Chunk, File, Job
 from tests.chaos.faults import Fault, FaultInjector, schedule
-from tests.chaos.history.checker import answers_by_kind, check
+from tests.chaos.history.checker import check, count_by_kind
 from tests.chaos.history.crowd import Crowd
 from tests.chaos.history.history import Violation
 from tests.chaos.history.record import Line, Record, read
@@ -40,7 +40,7 @@ MINUTES = float(os.environ.get("MINUTES", "10"))
 EVERY = 4.0  # seconds between two faults, on average
 RATE = "100000/min"
 RECORD = PROJECT / ".local" / "soak.jsonl"
-MOST_VIOLATIONS = 20  # to be printed
+MAX_PRINTED = 20  # violations
 JOB_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 RECOVERY = """
 SELECT EXTRACT(EPOCH FROM max(moved) - %(at)s)::float8 AS seconds FROM (
@@ -51,11 +51,11 @@ SELECT EXTRACT(EPOCH FROM max(moved) - %(at)s)::float8 AS seconds FROM (
 ) held
 """
 LINES = {
-    "messages not sent, and hinted later": r'"wakeup_not_sent"',
+    "messages not sent, and sent later by the reaper": r'"wakeup_not_sent"',
     "messages delivered again": r'"redelivered"',
     "leases expired": r'"lease_expired"',
     "writes fenced off": r'"lease_lost"|"completion_lost"|"stage_lost"',
-    "janitors that failed, and came again": r'"cleanup_step_failed"',
+    "cleanup steps that failed, and were repeated": r'"cleanup_step_failed"',
 }
 
 
@@ -80,7 +80,7 @@ def test_a_soak_violates_no_guarantee(site: Site, alice: User, bob: User) -> Non
         load.stop()
         history.stop()
         remove_faults(site)
-        with suppress(AssertionError):  # the checker then names the jobs that have not ended
+        with suppress(AssertionError):  # the checker reports the jobs that have not ended
             wait_until(has_caught_up, limit=300, every=0.5)
             settle_all(site)
         history.audit()
@@ -91,14 +91,15 @@ def test_a_soak_violates_no_guarantee(site: Site, alice: User, bob: User) -> Non
     lines = read(RECORD)
     sys.stdout.write(table(site, load, lines, faults, ends))
     violations = check(lines)
-    sys.stdout.write("".join(f"{each}\n{rows_about(each)}" for each in violations[:MOST_VIOLATIONS]))
+    sys.stdout.write("".join(f"{each}\n{rows_about(each)}" for each in violations[:MAX_PRINTED]))
     assert not violations, f"{Counter(each.rule for each in violations)}; the record is {RECORD}"
     assert jobs_of_two_versions() == []
 
 
 def jobs_of_two_versions() -> list[str]:
-    """Return the jobs with the schema version of one registration and the function of another, which no client sees
-    unless it downloads one of their files.
+    """Return the jobs with the schema version of one registration and the function of another.
+
+    Clients would notice this only in the content of downloaded files.
     """
     jobs = Job.objects.filter(dataset__name__in=FUNCTIONS).select_related("dataset")
     return [
@@ -109,7 +110,7 @@ def jobs_of_two_versions() -> list[str]:
 
 
 def rows_about(violation: Violation) -> str:
-    """Return the rows about the jobs of a violation: the record has only responses to clients."""
+    """Return the database rows of the jobs in a violation, because the record contains only responses to clients."""
     found = ""
     for job in Job.objects.filter(pk__in=set(JOB_ID.findall(violation.text))).order_by("created_at"):
         found += f"    job {job.pk} schema={job.schema_version} function={job.function} reuse={job.reuse}\n"
@@ -123,8 +124,9 @@ def rows_about(violation: Violation) -> str:
 
 
 def start(site: Site) -> None:
-    """Start the site as in production, with separate workers for urgent work. No receipt expires before the final
-    audit.
+    """Start the site as in production, with separate workers for urgent work.
+
+    No receipt expires before the final audit.
     """
     lasting = {"EXPORT_LINK_TTL_SECONDS": int(MINUTES * 60) + 3600}
     rates = dict.fromkeys(("SIGN_IN_RATE", "ETL_RATE", "EXPORT_RATE", "EXPORT_POLL_RATE", "EXPORT_DOWNLOAD_RATE"), RATE)
@@ -143,12 +145,12 @@ def start(site: Site) -> None:
 
 
 def inject_all(injector: FaultInjector, faults: list[Fault], record: Record) -> list[datetime]:
-    """Inject each fault at its time, or as soon as the previous one is over. Returns when each ended."""
+    """Inject each fault at its time, or after the end of the previous one. Return the time of each fault's end."""
     began, ends = time.monotonic(), []
     for fault in faults:
         time.sleep(max(0, began + fault.at - time.monotonic()))
         at = time.monotonic()
-        injector.do(fault)
+        injector.inject(fault)
         record.add("fault", at, what=fault.kind)
         ends.append(timezone.now())
     return ends
@@ -156,7 +158,7 @@ def inject_all(injector: FaultInjector, faults: list[Fault], record: Record) -> 
 
 def remove_faults(site: Site) -> None:
     for proxy in (site.postgres, site.source_proxy, site.broker, site.storage):
-        proxy.pass_on()
+        proxy.remove_faults()
     for process in (*site.workers, *site.beats):
         if not process.alive:
             process.start()
@@ -164,7 +166,7 @@ def remove_faults(site: Site) -> None:
 
 
 def has_caught_up() -> bool:
-    """Return whether the backlog of all faults is processed, which takes longer than after a single fault."""
+    """Return whether the backlog of all faults is processed."""
     return not (Job.objects.active().exists() or Task.objects.open().exists()) and all_deliveries_ended()
 
 
@@ -174,15 +176,15 @@ def table(site: Site, load: Load, lines_of_record: list[Line], faults: list[Faul
     again = sum(max(0, attempts - 1) for attempts in Chunk.objects.values_list("attempts", flat=True))
     lines = [
         f"jobs {status_counts(jobs)}",
-        f"chunks {status_counts(chunks)}; {again} attempts were not the first",
+        f"chunks {status_counts(chunks)}; {again} repeated attempts",
         f"tasks {status_counts(tasks)}",
-        f"documents accepted {len(load.accepted)}, after {load.refused} refused or unanswered requests",
+        f"documents accepted {len(load.accepted)}, after {load.refused} refused or failed requests",
         *(f"{what} {len(re.findall(pattern, logs))}" for what, pattern in LINES.items()),
-        f"seconds to recover: {recovered(ends)}",
+        f"seconds to recover: {recovery_times(ends)}",
         f"faults {len(faults)}",
         *(f"  {kind} {number}" for kind, number in sorted(Counter(fault.kind for fault in faults).items())),
-        "answers, streams, files, webhooks, and actions by kind and status",
-        *(f"  {kind} {number}" for kind, number in sorted(answers_by_kind(lines_of_record).items())),
+        "responses, streams, files, webhooks, and actions by kind and status",
+        *(f"  {kind} {number}" for kind, number in sorted(count_by_kind(lines_of_record).items())),
     ]
     return "\n" + "\n".join(lines) + "\n"
 
@@ -191,8 +193,8 @@ def status_counts(counts: Counter[str]) -> str:
     return f"{counts.total()}: " + ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
 
 
-def recovered(ends: list[datetime]) -> str:
-    """Return how long after each fault's end the last chunk that was held then had made progress."""
+def recovery_times(ends: list[datetime]) -> str:
+    """Return how long it took after each fault until all chunks that were claimed at its end made progress."""
     found = [row["seconds"] for end in ends for row in sql.rows(RECOVERY, at=end) if row["seconds"] is not None]
     if len(found) < 2:
         return "too few"

@@ -1,4 +1,4 @@
-"""The dataset of these tests, and the oracle: the output of `psql` for the same function."""
+"""The dataset of these tests, and its oracle: the output of `psql` for the same function."""
 
 import hashlib
 import subprocess
@@ -51,7 +51,10 @@ class Source:
         self.url = url
 
     def run(self, statement: str, *parameters: object) -> int:
-        """Run a statement on a new connection, since others may be cut. Returns the first column of the first row."""
+        """Run a statement on a new connection, because open ones may be broken.
+
+        Return the first column of the first row.
+        """
         with psycopg.connect(self.url, autocommit=True) as connection:
             cursor = connection.execute(statement, parameters or None)
             row = cursor.fetchone() if cursor.description else None
@@ -66,7 +69,7 @@ class Source:
         )  # fmt: skip
 
     def calls(self) -> int:
-        """Return the number of started calls, which no rollback takes back."""
+        """Return the number of started calls. It is a sequence, which a rollback does not decrease."""
         return self.run("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM data.calls")
 
     def live_calls(self) -> int:

@@ -32,12 +32,11 @@ def longest_pause(job: Job) -> float:
     return longest.total_seconds()
 
 
-# ---- 5: lost messages
-# ------------------------------------------------------------------------------------------------
+# ---- 5: lost messages -----------------------------------------------------------------------------------------------
 
 
 def test_each_lost_wake_up_message_costs_a_job_one_reaper_interval(site: Site) -> None:
-    """5: no wake-up message of a job arrives, for its chunks, its bundle, or its webhook, except the reaper's."""
+    """5: the messages for a job's chunks, bundle, and webhook are lost, except those of the reaper."""
     unread = through(site.broker, site.servers.valkey.url(database=2))
     site.start_worker("maintenance", children=1)
     site.start_worker("exports,bundles,webhooks", CELERY_BROKER_WRITE_URL=unread)
@@ -48,7 +47,7 @@ def test_each_lost_wake_up_message_costs_a_job_one_reaper_interval(site: Site) -
         site.client.post(
             "/exports/webhooks", json={"url": receiving.url, "events": ["export.succeeded"]}
         ).raise_for_status()
-        site.settle(site.submit("WARM"))  # so that no process is still starting
+        site.settle(site.submit("WARM"))  # so that all processes have started
         wait_until(lambda: len(receiving.ids) == 1)
         job = site.submit("A", "B", days=2)
         site.settle(job)
@@ -64,7 +63,7 @@ def test_each_lost_wake_up_message_costs_a_job_one_reaper_interval(site: Site) -
         "webhook": delivery.finished_at - job.finished_at,
     }
     for what, wait in waits.items():
-        site.measured(f"a lost wake-up message: {what}", wait.total_seconds(), reaper=REAPER_SECONDS)
+        site.record_duration(f"a lost wake-up message: {what}", wait.total_seconds(), reaper=REAPER_SECONDS)
         assert wait.total_seconds() < REAPER_SECONDS + BUSY, what
     assert (job.status, site.source.calls()) == ("success", 5)
 
@@ -75,7 +74,7 @@ def flush_all(_site: Site) -> None:
 
 @pytest.mark.parametrize("fault", [flush_all, Site.restart_broker_empty])
 def test_losing_all_broker_data_costs_one_reaper_interval(site: Site, fault: Callable[[Site], None]) -> None:
-    """5: in the middle of one job, while the message of another job's bundle waits behind a slow bundle."""
+    """5: while a job is running, and the message for another job's bundle is queued behind a slow bundle."""
     site.source.behave("SLOW", pause=0.5)
     workers = [site.start_worker("exports,maintenance"), site.start_worker("bundles,webhooks", children=1)]
     site.start_beat()
@@ -97,8 +96,8 @@ def test_losing_all_broker_data_costs_one_reaper_interval(site: Site, fault: Cal
     site.settle(running)
 
     pause = longest_pause(running)
-    site.measured(f"{fault.__name__}: longest pause of the job", pause, reaper=REAPER_SECONDS)
-    site.measured(f"{fault.__name__}: delay of the queued bundle", waited, reaper=REAPER_SECONDS)
+    site.record_duration(f"{fault.__name__}: longest pause of the job", pause, reaper=REAPER_SECONDS)
+    site.record_duration(f"{fault.__name__}: delay of the queued bundle", waited, reaper=REAPER_SECONDS)
     assert all(worker.alive for worker in workers)
     assert {job.status for job in (first, waiting, running)} == {"success"}
     assert max(pause, waited) < REAPER_SECONDS + BUSY
@@ -111,9 +110,10 @@ def test_losing_all_broker_data_costs_one_reaper_interval(site: Site, fault: Cal
 
 @pytest.mark.parametrize("seconds", [0, 20], ids=["short", "long"])
 def test_a_silent_broker_blocks_no_request(site: Site, seconds: int) -> None:
-    """6: the broker accepts connections and does not respond. Requests are accepted, and their jobs run when it
-    responds again. A chunk that runs when the silence begins can neither acknowledge its message nor announce its
-    bundle.
+    """6: requests are accepted, and their jobs run when the broker responds again.
+
+    The broker accepts connections, but does not respond. A chunk that is running cannot acknowledge its message, or
+    send one for its bundle.
     """
     site.source.behave("SLOW", pause=1)
     worker = site.start_worker()
@@ -132,13 +132,13 @@ def test_a_silent_broker_blocks_no_request(site: Site, seconds: int) -> None:
         jobs.append(site.submit(key))
         times.append(time.monotonic() - began_at)
     if seconds:
-        time.sleep(seconds)  # long enough for every Celery timeout to pass
-    site.broker.pass_on()
+        time.sleep(seconds)  # longer than all of Celery's timeouts
+    site.broker.remove_faults()
     back_at = time.monotonic()
     site.settle(running, *jobs)
 
-    site.measured("POST while the broker is silent", max(times))
-    site.measured("all jobs done after the broker's silence", time.monotonic() - back_at, silent=seconds)
+    site.record_duration("POST while the broker is silent", max(times))
+    site.record_duration("all jobs done after the broker's silence", time.monotonic() - back_at, silent=seconds)
     assert max(times) < POST_SECONDS
     assert worker.alive
     assert {job.status for job in (running, *jobs)} == {"success"}
@@ -149,56 +149,54 @@ def test_a_silent_broker_blocks_no_request(site: Site, seconds: int) -> None:
 
 
 class MessageRepeater:
-    """Moves every message from its queue to the one that workers consume: three times, immediately or delayed, in any
-    order.
-    """
+    """Thread that moves messages to the database that workers read: three times, delayed, and in random order."""
 
     def __init__(self, sent: Redis, read: Redis, chance: Random) -> None:
         self.sent, self.read, self.chance = sent, read, chance
-        self.bag: list[tuple[str, bytes]] = []
-        self.taken = 0
-        self.over = Flag()
+        self.pending: list[tuple[str, bytes]] = []
+        self.moved = 0
+        self.stopped = Flag()
         self.thread = Thread(target=self.run, daemon=True)
 
     def run(self) -> None:
-        while not self.over.wait(0.05):
+        while not self.stopped.wait(0.05):
             self.collect()
-            self.bring(self.chance.randint(0, len(self.bag)))
+            self.deliver(self.chance.randint(0, len(self.pending)))
         self.collect()
-        self.bring(len(self.bag))
+        self.deliver(len(self.pending))
 
     def collect(self) -> None:
         for queue in QUEUES.split(","):
             while isinstance(message := self.sent.rpop(queue), bytes):
-                self.bag += [(queue, message)] * 3
-                self.taken += 1
+                self.pending += [(queue, message)] * 3
+                self.moved += 1
 
-    def bring(self, number: int) -> None:
-        self.chance.shuffle(self.bag)
-        now, self.bag = self.bag[:number], self.bag[number:]
+    def deliver(self, number: int) -> None:
+        self.chance.shuffle(self.pending)
+        now, self.pending = self.pending[:number], self.pending[number:]
         for queue, message in now:
             self.read.lpush(queue, message)
 
 
 @contextmanager
 def repeating_messages(site: Site, read: Redis) -> Iterator[MessageRepeater]:
-    """The last messages are moved at exit."""
+    """Run a MessageRepeater, which delivers the remaining messages at exit."""
     repeater = MessageRepeater(valkey(), read, site.random)
     repeater.thread.start()
     try:
         yield repeater
     finally:
-        repeater.over.set()
+        repeater.stopped.set()
         repeater.thread.join(30)
 
 
 def test_tripled_and_reordered_messages_change_nothing(site: Site) -> None:
-    """7: messages of a job's chunks, its bundle, its webhook, and beat."""
-    place = site.servers.valkey.url(database=1)
-    read = Redis.from_url(place)
+    """7: messages for a job's chunks, bundle, and webhook, and those of beat."""
+    url = site.servers.valkey.url(database=1)
+    read = Redis.from_url(url)
     for key in ("A", "B"):
         site.source.behave(key, pause=0.3)
-    workers = [site.start_worker(CELERY_BROKER_READ_URL=through(site.broker, place)) for _ in range(2)]
+    workers = [site.start_worker(CELERY_BROKER_READ_URL=through(site.broker, url)) for _ in range(2)]
     site.start_beat()
     site.start_web()
     with receiver() as receiving, repeating_messages(site, read) as repeater:
@@ -212,7 +210,7 @@ def test_tripled_and_reordered_messages_change_nothing(site: Site) -> None:
     wait_until(lambda: not any(read.llen(queue) for queue in QUEUES.split(",")))
     wait_until(lambda: not read.hlen("unacked"))
 
-    assert repeater.taken > 8
+    assert repeater.moved > 8
     assert site.source.calls() == 13
     assert set(Chunk.objects.values_list("attempts", flat=True)) == {1}
     assert len(list(storage.list_objects("things/"))) == 13
@@ -222,6 +220,6 @@ def test_tripled_and_reordered_messages_change_nothing(site: Site) -> None:
         events = Event.objects.filter(job=job).order_by("seq").values_list("kind", "status")
         assert list(events) == [("status", "running"), *[("chunk", "done")] * job.total, ("status", "success")]
     for worker in workers:
-        worker.kill()  # they consume a queue without messages
+        worker.kill()  # the invariants need workers that consume the normal database
     read.flushdb()
     read.close()

@@ -30,8 +30,9 @@ def rule(site: Site) -> Rule:
 
 @pytest.mark.timeout(180)
 def test_a_cancel_racing_a_start_has_exactly_one_winner(site: Site, rule: Rule) -> None:
-    """19: 200 times, over HTTP and against real workers. No provider reads a document that was cancelled before OCR,
-    and every other one is done.
+    """19: 200 times, over HTTP and with real workers.
+
+    No provider reads a document that was cancelled before OCR. All others are completed.
     """
     site.start_web()
     site.start_worker(ALL, children=2)
@@ -39,7 +40,7 @@ def test_a_cancel_racing_a_start_has_exactly_one_winner(site: Site, rule: Rule) 
     settle(submit(site, "Hello.", rule=rule))
     began = time.monotonic()
     with ThreadPoolExecutor(2) as clients:
-        # With growing delays, so that both sides win sometimes on slow and on fast machines.
+        # With different delays, so that both sides win sometimes, on slow and fast machines.
         outcomes = list(clients.map(lambda number: race(site, rule, number % 8 * 0.02), range(RACES)))
     tasks = [task for task, _ in outcomes]
     settle(*tasks, limit=90)
@@ -49,12 +50,12 @@ def test_a_cancel_racing_a_start_has_exactly_one_winner(site: Site, rule: Rule) 
         winner = "cancelled" if response.status_code == 200 else "completed"
         outcome, stage = code_of(task)
         assert outcome == winner
-        assert ocr_calls(task) == (stage == Stage.POSTPROCESS)  # also if it was cancelled between the stages
+        assert ocr_calls(task) == (stage == Stage.POSTPROCESS)  # even if it was cancelled between the stages
         if winner == "completed":
             assert (response.status_code, response.json()["code"]) == (409, "not_cancellable")
         won[winner] += 1
     assert min(won.values()) > 0, won
-    site.measured("19: 200 races of a cancel and a start", time.monotonic() - began, **won)
+    site.record_duration("19: 200 races of a cancel and a start", time.monotonic() - began, **won)
 
 
 def race(site: Site, rule: Rule, delay: float) -> tuple[Task, Any]:
@@ -68,21 +69,21 @@ def race(site: Site, rule: Rule, delay: float) -> tuple[Task, Any]:
 
 @pytest.mark.timeout(240)
 def test_a_simultaneous_cancel_and_start_have_one_winner(site: Site) -> None:
-    """19: without network delays. The run-state shows the winner."""
+    """19: without network delays. The run-state shows which one won."""
     barrier = threading.Barrier(2)
     plain = make_rule(site.owner)
     won: Counter[str] = Counter()
-    with ThreadPoolExecutor(2) as both:
+    with ThreadPoolExecutor(2) as threads:
         for _ in range(RACES):
             task = make_row(site.owner, rule=plain)
             runstate.create(task, stage=Stage.OCR)
-            cancelled = both.submit(concurrently, barrier, try_to_cancel, task)
-            started = both.submit(concurrently, barrier, try_to_start, task)
+            cancelled = threads.submit(concurrently, barrier, try_to_cancel, task)
+            started = threads.submit(concurrently, barrier, try_to_start, task)
             assert cancelled.result() != started.result()
             assert runstate_of(task) == ("cancelled" if cancelled.result() else "mineru_parsing")
             won[runstate_of(task)] += 1
             requeue(task)
-    # One by one: cleaning up after so many must not block the races.
+    # Workers start after the races, so that they do not interfere.
     site.start_worker(QUEUES, ETL_RECOVERY_SECONDS=10)
     site.start_worker(BOTH_QUEUES, children=3)
     site.start_beat(ETL_RECOVERY_SECONDS=10)
@@ -90,10 +91,10 @@ def test_a_simultaneous_cancel_and_start_have_one_winner(site: Site) -> None:
     assert sorted(won) == ["cancelled", "mineru_parsing"], won
 
 
-def concurrently(barrier: threading.Barrier, act: Callable[[Task], bool], task: Task) -> bool:
+def concurrently(barrier: threading.Barrier, action: Callable[[Task], bool], task: Task) -> bool:
     barrier.wait(10)
     try:
-        return act(task)
+        return action(task)
     finally:
         connection.close()
 
@@ -111,7 +112,7 @@ def try_to_start(task: Task) -> bool:
 
 
 def requeue(task: Task) -> None:
-    """Requeue a task that this process started, so that a worker takes it at once instead of after its lease."""
+    """Requeue a task that this process started, so that a worker can claim it before the lease expires."""
     state = runstate.read(task.pk)
     assert state
     if state.token:

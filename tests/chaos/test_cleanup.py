@@ -1,4 +1,4 @@
-"""Continuous cleanup beside running jobs and valid links. Row 14 of docs/reliability.md."""
+"""Continuous cleanup during running jobs, with valid links. Row 14 of docs/reliability.md."""
 
 import hashlib
 import zipfile
@@ -25,20 +25,20 @@ from tests.waiting import wait_until
 @contextmanager
 def continuous_cleanup(site: Site) -> Iterator[None]:
     """Make workers sweep, purge, and reap continuously, ignoring their intervals."""
-    over = Flag()
-    thread = Thread(target=send_round, args=(over,), daemon=True)
+    stopped = Flag()
+    thread = Thread(target=send_rounds, args=(stopped,), daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        stopped.set()
         thread.join(10)
     assert "cleanup_step_failed" not in site.logs()
 
 
-def send_round(over: Flag) -> None:
+def send_rounds(stopped: Flag) -> None:
     try:
-        while not over.wait(0.2):
+        while not stopped.wait(0.2):
             Tick.objects.all().delete()
             for task in (tasks.sweep, tasks.purge, tasks.reap):
                 task.delay()
@@ -56,20 +56,20 @@ def receipt_of(site: Site, job: Job) -> Any:
 
 
 def download(site: Site, url: str) -> bytes:
-    answer = site.client.get(url)
-    assert answer.status_code == 302, answer.text
-    return httpx2.get(answer.headers["Location"], trust_env=False).raise_for_status().content
+    response = site.client.get(url)
+    assert response.status_code == 302, response.text
+    return httpx2.get(response.headers["Location"], trust_env=False).raise_for_status().content
 
 
 def backdate_job(job: Job) -> None:
-    """Backdate a job to one that ended long ago, with an expired receipt that is not deleted yet."""
+    """Backdate a job's end by eight days. Its receipt has expired, but is not deleted yet."""
     Job.objects.filter(pk=job.pk).update(finished_at=Now() - timedelta(days=8))
     Receipt.objects.filter(pk=job.pk).update(expires_at=Now() - timedelta(days=8))
 
 
 def test_needed_files_survive_every_sweep_and_purge(site: Site) -> None:
     """14: unused links, files that later jobs reuse, and uploads and bundles in progress."""
-    site.source.behave("BIG", rows=400_000, pause=LEASE_SECONDS + 1)  # its upload is open for longer than a lease
+    site.source.behave("BIG", rows=400_000, pause=LEASE_SECONDS + 1)  # the upload takes longer than a lease
     site.source.behave("SLOW", pause=0.3)
     site.start_worker("exports,bundles,webhooks", children=4)
     site.start_worker("maintenance")
@@ -81,9 +81,9 @@ def test_needed_files_survive_every_sweep_and_purge(site: Site) -> None:
     links = {linked.pk: receipt_of(site, linked)}
     backdate_job(old)
 
-    site.points.arm("bundle made", "wait")  # the delivered object exists, and no receipt names it yet
+    site.points.arm("bundle made", "wait")  # the delivered object exists, but no receipt references it yet
     with continuous_cleanup(site):
-        held = site.submit("A", "B", days=2)  # of the files of a job that is about to be purged
+        held = site.submit("A", "B", days=2)  # reuses the files of a job that is about to be purged
         wait_until(lambda: not site.points.armed("bundle made"))
         wait_until(lambda: not Job.objects.filter(pk=old.pk).exists())
         seen = rounds(site)
@@ -120,7 +120,7 @@ def test_undelivered_events_survive_every_sweep(site: Site) -> None:
         site.settle(job, other)
         Event.objects.filter(job=other).update(told_at=Now())
         Event.objects.update(at=Now() - timedelta(days=2))
-        Webhook.objects.update(created_at=Now() - timedelta(days=3))  # else it would not get these events
+        Webhook.objects.update(created_at=Now() - timedelta(days=3))  # otherwise, it would not get these events
         Job.objects.update(finished_at=Now() - timedelta(days=2))
         with continuous_cleanup(site):
             wait_until(lambda: not Event.objects.filter(job=other).exists())

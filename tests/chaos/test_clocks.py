@@ -1,4 +1,4 @@
-"""Several beats, and workers with wrong clocks. Row 11 of docs/reliability.md."""
+"""Several beats, and processes with wrong clocks. Row 11 of docs/reliability.md."""
 
 import json
 from collections.abc import Iterator
@@ -28,11 +28,11 @@ from tests.waiting import wait_until
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where libfaketime puts it
 MISSING = "This test needs libfaketime. Install it (Debian, Ubuntu: sudo apt install faketime)."
 BUSY = 9  # seconds of tolerance beyond a reaper interval on a busy machine
-OFF_SECONDS = 600  # S3 refuses requests that are 15 minutes off
+OFF_SECONDS = 600  # S3 rejects requests that are 15 minutes off
 
 
 def clock_off_by(seconds: int) -> dict[str, str]:
-    """Return variables that shift a process's clock. The monotonic clock does not change."""
+    """Return environment variables that shift a process's clock, except the monotonic clock."""
     libraries = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
     assert libraries, MISSING
     return {
@@ -45,7 +45,7 @@ def clock_off_by(seconds: int) -> dict[str, str]:
 
 # ---- Beats ----------------------------------------------------------------------------------------------------------
 
-NOTE_TICKS = """
+CREATE_TICK_LOG = """
 CREATE TABLE chaos.tick (name text NOT NULL, at timestamptz NOT NULL);
 CREATE FUNCTION chaos.note_tick() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -54,56 +54,56 @@ BEGIN
 END $$;
 CREATE TRIGGER chaos_note AFTER INSERT OR UPDATE ON exports_tick FOR EACH ROW EXECUTE FUNCTION chaos.note_tick();
 """
-FORGET_TICKS = "DROP TRIGGER chaos_note ON exports_tick; DROP FUNCTION chaos.note_tick; DROP TABLE chaos.tick"
+DROP_TICK_LOG = "DROP TRIGGER chaos_note ON exports_tick; DROP FUNCTION chaos.note_tick; DROP TABLE chaos.tick"
 
 
 @pytest.fixture
-def _noted(site: Site) -> Iterator[None]:
+def _tick_log(site: Site) -> Iterator[None]:
     with connection.cursor() as cursor:
-        cursor.execute(NOTE_TICKS)
+        cursor.execute(CREATE_TICK_LOG)
     yield
     with connection.cursor() as cursor:
-        cursor.execute(FORGET_TICKS)
+        cursor.execute(DROP_TICK_LOG)
 
 
 def ticks(name: str) -> list[datetime]:
-    """Return when periodic work of this name ran."""
+    """Return the times at which the periodic task ran."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT at FROM chaos.tick WHERE name = %s ORDER BY at", [name])
         return [at for (at,) in cursor.fetchall()]
 
 
-def taken(task: str) -> int:
-    """Return how many messages of a task the worker has received, by its own count."""
+def received(task: str) -> int:
+    """Return the number of messages of a task that the workers have received, from their statistics."""
     stats = app.control.inspect(timeout=5, limit=1).stats() or {}
     return sum(worker_stats["total"].get(task, 0) for worker_stats in stats.values())
 
 
-@pytest.mark.usefixtures("_noted")
+@pytest.mark.usefixtures("_tick_log")
 @pytest.mark.parametrize("beats", [2, 5])
 def test_only_one_of_several_beats_ticks(site: Site, beats: int) -> None:
-    """11: every message arrives, and the row admits one per half interval."""
+    """11: all messages arrive, but the row permits only one run per half interval."""
     site.start_worker()
     for _ in range(beats):
         site.start_beat()
-    wait_until(lambda: taken("exports.reap") >= 8 * beats, limit=60, every=0.5)
+    wait_until(lambda: received("exports.reap") >= 8 * beats, limit=60, every=0.5)
 
-    messages, times = taken("exports.reap"), ticks("reap")
+    messages, times = received("exports.reap"), ticks("reap")
     assert all(later - earlier >= timedelta(seconds=REAPER_SECONDS / 2) for earlier, later in pairwise(times))
     seconds = (times[-1] - times[0]).total_seconds()
-    site.measured(f"{beats} beats", seconds, messages=messages, ran=len(times))
+    site.record_duration(f"{beats} beats", seconds, messages=messages, ran=len(times))
     if beats > 2:  # two beats may alternate, half an interval apart
         assert len(times) < messages
 
 
-@pytest.mark.usefixtures("_noted")
+@pytest.mark.usefixtures("_tick_log")
 def test_hourly_and_daily_work_runs_once_with_several_beats(site: Site) -> None:
-    """11: messages of five beats within the same hour."""
+    """11: five beats send their messages within the same hour."""
     site.start_worker()
     for _ in range(5):
         tasks.sweep.delay()
         tasks.purge.delay()
-    wait_until(lambda: taken("exports.sweep") == taken("exports.purge") == 5, every=0.5)
+    wait_until(lambda: received("exports.sweep") == received("exports.purge") == 5, every=0.5)
     wait_until(lambda: not queued("maintenance") and not valkey().hlen("unacked"))
     assert (len(ticks("sweep")), len(ticks("purge"))) == (1, 1)
 
@@ -111,7 +111,8 @@ def test_hourly_and_daily_work_runs_once_with_several_beats(site: Site) -> None:
 # ---- Clocks ---------------------------------------------------------------------------------------------------------
 
 
-LOST = "redis://127.0.0.1:1/0"  # web's broker: no wake-up message of its jobs arrives, so the reaper has to start them
+# Broker of the web process: its wake-up messages are lost, so that the reaper has to start its jobs.
+LOST = "redis://127.0.0.1:1/0"
 
 
 def last_log_time(worker: Process) -> datetime:
@@ -121,12 +122,12 @@ def last_log_time(worker: Process) -> datetime:
 
 
 def sent_at() -> datetime:
-    """Return when, by beat's clock, a queued message was sent."""
+    """Return the time at which a queued message was sent, by beat's clock."""
     message = valkey().lindex("maintenance", -1)
     assert isinstance(message, bytes)
     headers = json.loads(message)["headers"]
-    lives: Any = app.conf.beat_schedule[headers["task"]]["options"]["expires"]
-    return datetime.fromisoformat(str(headers["expires"])) - timedelta(seconds=lives)
+    lifetime: Any = app.conf.beat_schedule[headers["task"]]["options"]["expires"]
+    return datetime.fromisoformat(str(headers["expires"])) - timedelta(seconds=lifetime)
 
 
 def is_shifted(time: datetime, seconds: int) -> bool:
@@ -141,7 +142,7 @@ def waited(job: Job) -> float:
 
 @pytest.fixture
 def _tidy(site: Site) -> Iterator[None]:
-    """Remove shared memory that libfaketime leaves behind when its process is killed."""
+    """Remove shared memory that libfaketime leaves when its process is killed."""
     yield
     web = [site.web.process] if site.web and site.web.process else []
     for process in (*web, *site.workers, *site.beats):
@@ -168,7 +169,9 @@ def test_a_wrong_worker_clock_changes_nothing(site: Site, seconds: int) -> None:
     site.settle(job)
 
     assert is_shifted(last_log_time(worker), seconds)
-    site.measured(f"workers' clocks off by {seconds:+} s: a lost wake-up message", waited(job), reaper=REAPER_SECONDS)
+    site.record_duration(
+        f"workers' clocks off by {seconds:+} s: a lost wake-up message", waited(job), reaper=REAPER_SECONDS
+    )
     assert job.status == "success"
     assert job.chunks.get(key="LONG").attempts == 1
     assert waited(job) < REAPER_SECONDS + BUSY
@@ -177,7 +180,7 @@ def test_a_wrong_worker_clock_changes_nothing(site: Site, seconds: int) -> None:
 @pytest.mark.usefixtures("_tidy")
 @pytest.mark.parametrize("seconds", [OFF_SECONDS, -OFF_SECONDS], ids=["ahead", "behind"])
 def test_a_wrong_beat_clock_changes_nothing(site: Site, seconds: int) -> None:
-    """11."""
+    """11: beat still sends tasks, and workers do not discard them as expired."""
     site.start_beat(**clock_off_by(seconds))
     site.start_web(REDIS_URL=LOST)
     wait_until(lambda: queued("maintenance"))
@@ -193,7 +196,7 @@ def test_a_wrong_beat_clock_changes_nothing(site: Site, seconds: int) -> None:
 
 @pytest.mark.usefixtures("_tidy")
 def test_a_beat_whose_clock_was_ahead_works_again_at_once(site: Site) -> None:
-    """11: neither its last runs nor those in the database keep the periodic tasks from running."""
+    """11: times in the future, in beat's file or in the database, do not delay the periodic tasks."""
     ahead = site.start_beat(**clock_off_by(OFF_SECONDS))
     wait_until(lambda: queued("maintenance"))
     ahead.stop()
@@ -211,7 +214,7 @@ def test_a_beat_whose_clock_was_ahead_works_again_at_once(site: Site) -> None:
 @pytest.mark.usefixtures("_tidy")
 @pytest.mark.parametrize("seconds", [OFF_SECONDS, -OFF_SECONDS], ids=["ahead", "behind"])
 def test_a_wrong_worker_clock_changes_no_webhook_signature(site: Site, seconds: int) -> None:
-    """11: receivers refuse times that are five minutes off."""
+    """11: receivers reject times that are five minutes off."""
     off: dict[str, Any] = {**clock_off_by(seconds), "EXPORT_WEBHOOK_ALLOW_CIDRS": "127.0.0.1/32"}
     with receiver() as hook:
         site.receivers.append(hook)
@@ -244,7 +247,7 @@ def export_by_web_off_by(site: Site, seconds: int) -> Job:
 @pytest.mark.usefixtures("_tidy")
 @pytest.mark.parametrize("seconds", [OFF_SECONDS, -OFF_SECONDS], ids=["ahead", "behind"])
 def test_a_wrong_web_clock_changes_no_time_of_a_job_or_document(site: Site, seconds: int) -> None:
-    """11: all times of a job are of the same clock, so that it starts after it was created, and has a duration."""
+    """11: all times of a job are from the same clock: it starts after its creation, and has a positive duration."""
     job = export_by_web_off_by(site, seconds)
 
     assert job.started_at

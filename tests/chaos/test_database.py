@@ -1,5 +1,6 @@
-"""Sluice's own database: restarts, closed connections, lost replies, and concurrent ends. Rows 8 and 15 of
-docs/reliability.md.
+"""The main database: restarts, closed connections, lost replies, and concurrent ends.
+
+Rows 8 and 15 of docs/reliability.md.
 """
 
 import os
@@ -23,8 +24,8 @@ from tests.chaos.site import Site
 from tests.integration.receiver import receiver
 from tests.waiting import wait_until
 
-FINE = (200, "application/json", None)
-AWAY = (503, "application/problem+json", "database_unavailable")
+SUCCESS = (200, "application/json", None)
+UNAVAILABLE = (503, "application/problem+json", "database_unavailable")
 Outcome = tuple[int, str, str | None]
 
 
@@ -37,16 +38,16 @@ class PollingClient:
         )
         self.path = f"/exports/{job.pk}"
         self.responses: Counter[Outcome] = Counter()
-        self.over = Flag()
+        self.stopped = Flag()
         self.thread = Thread(target=self.poll, daemon=True)
 
     def poll(self) -> None:
         with self.client:
-            while not self.over.wait(0.05):
-                self.responses[read(self.client.get(self.path))] += 1
+            while not self.stopped.wait(0.05):
+                self.responses[outcome_of(self.client.get(self.path))] += 1
 
 
-def read(response: httpx2.Response) -> Outcome:
+def outcome_of(response: httpx2.Response) -> Outcome:
     code = response.json().get("code") if response.status_code >= 400 else None
     return response.status_code, response.headers["Content-Type"].partition(";")[0], code
 
@@ -58,7 +59,7 @@ def polling(site: Site, job: Job) -> Iterator[PollingClient]:
     try:
         yield client
     finally:
-        client.over.set()
+        client.stopped.set()
         client.thread.join(60)
 
 
@@ -70,13 +71,13 @@ def has_done(job: Job, number: int) -> bool:
     return done(job) >= number
 
 
-# ---- 8: restarts and closed connections
-# ------------------------------------------------------------------------------
+# ---- 8: restarts and closed connections -----------------------------------------------------------------------------
 
 
 def test_it_survives_an_immediate_database_restart(site: Site) -> None:
-    """8: as by `pg_ctl -m immediate`, which sends SIGQUIT. The source, which is on the same server here, restarts with
-    it.
+    """8: as with `pg_ctl stop -m immediate`, which sends SIGQUIT.
+
+    The source is on the same server here, and restarts too.
     """
     site.source.behave("SLOW", pause=0.5)
     site.start_worker()
@@ -87,29 +88,31 @@ def test_it_survives_an_immediate_database_restart(site: Site) -> None:
 
     server = site.servers.postgres
     with polling(site, job) as client:
-        wait_until(lambda: client.responses[FINE])
+        wait_until(lambda: client.responses[SUCCESS])
         connection.close()
         os.kill(server.pid, signal.SIGQUIT)
         wait_until(lambda: not server.started().alive)
-        wait_until(lambda: client.responses[AWAY])
+        wait_until(lambda: client.responses[UNAVAILABLE])
         body = {"dataset": "things", "items": [{"key": "A", "effectiveDate": "2024-01-01"}]}
-        assert read(site.client.post("/exports", json=body)) == AWAY
+        assert outcome_of(site.client.post("/exports", json=body)) == UNAVAILABLE
         assert site.client.get("/exports").headers["Retry-After"]
         server.start()
         back_at = time.monotonic()
-        fine = client.responses[FINE]
-        wait_until(lambda: client.responses[FINE] > fine)
-        site.measured("API recovery after the database restart", time.monotonic() - back_at)
-        left = 12 - done(job)
+        successes = client.responses[SUCCESS]
+        wait_until(lambda: client.responses[SUCCESS] > successes)
+        site.record_duration("API recovery after the database restart", time.monotonic() - back_at)
+        remaining = 12 - done(job)
         site.settle(job)
-        site.measured("job recovery after the database restart", time.monotonic() - back_at, chunks_left=left)
+        site.record_duration(
+            "job recovery after the database restart", time.monotonic() - back_at, chunks_left=remaining
+        )
 
     assert job.status == "success"
-    assert set(client.responses) == {FINE, AWAY}
+    assert set(client.responses) == {SUCCESS, UNAVAILABLE}
 
 
 def terminate_connections(site: Site) -> int:
-    """Terminate every connection, including the test's own. Returns their number."""
+    """Terminate all connections, including that of the test. Return their number."""
     with psycopg.connect(site.servers.postgres.url("postgres"), autocommit=True) as admin:
         row = admin.execute(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
@@ -121,7 +124,7 @@ def terminate_connections(site: Site) -> int:
 
 
 def test_terminated_database_connections_are_reopened(site: Site) -> None:
-    """8: all connections of web, workers, and calls into the source, three times."""
+    """8: all connections of web, workers, and source calls, three times."""
     site.source.behave("SLOW", pause=0.5)
     site.start_worker()
     site.start_beat()
@@ -133,11 +136,11 @@ def test_terminated_database_connections_are_reopened(site: Site) -> None:
             wait_until(partial(has_done, job, before + 1))
             assert terminate_connections(site) >= 3
         site.settle(job)
-        fine = client.responses[FINE]
-        wait_until(lambda: client.responses[FINE] > fine)
+        successes = client.responses[SUCCESS]
+        wait_until(lambda: client.responses[SUCCESS] > successes)
 
     assert job.status == "success"
-    assert set(client.responses) <= {FINE, AWAY}
+    assert set(client.responses) <= {SUCCESS, UNAVAILABLE}
 
 
 # ---- 8: lost replies ------------------------------------------------------------------------------------------------
@@ -154,7 +157,7 @@ STATEMENTS = {
 
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_a_statement_with_a_lost_reply_takes_effect_once(site: Site, statement: str) -> None:
-    """8."""
+    """8: the statement is executed, but the connection is reset before the reply."""
     text, attempts = STATEMENTS[statement]
     site.source.behave("SLOW", pause=1.5)
     site.start_worker()
@@ -166,13 +169,13 @@ def test_a_statement_with_a_lost_reply_takes_effect_once(site: Site, statement: 
 
     assert job.started_at
     assert job.finished_at
-    site.measured(f"lost reply: {statement}", (job.finished_at - job.created_at).total_seconds())
+    site.record_duration(f"lost reply: {statement}", (job.finished_at - job.created_at).total_seconds())
     assert site.postgres.lost == 1
     assert (job.status, job.chunks.get().attempts, site.source.calls()) == ("success", attempts, 1)
 
 
 def test_a_receipt_with_a_lost_commit_reply_is_issued_once(site: Site) -> None:
-    """8."""
+    """8: and its webhook is delivered once."""
     site.start_worker("exports,bundles", children=1)
     site.start_web()
     site.points.arm("receipt inserted", "wait")
@@ -204,10 +207,10 @@ def test_a_request_with_a_lost_reply_can_be_repeated(site: Site, text: str, *, w
     site.start_web()
     body = {"dataset": "things", "items": [{"key": "A", "effectiveDate": "2024-01-01"}]}
     headers = {"Idempotency-Key": "once"}
-    site.client.get("/exports").raise_for_status()  # the first use of a token has a COMMIT of its own
+    site.client.get("/exports").raise_for_status()  # recording the first use of a token has another COMMIT
     site.postgres.lose_reply_to(text)
     first = site.client.post("/exports", json=body, headers=headers)
-    assert (read(first), site.postgres.lost) == (AWAY, 1)
+    assert (outcome_of(first), site.postgres.lost) == (UNAVAILABLE, 1)
     assert first.headers["Retry-After"]
     assert Job.objects.count() == was_made
 
@@ -224,7 +227,7 @@ def test_a_request_with_a_lost_reply_can_be_repeated(site: Site, text: str, *, w
 
 
 def test_it_survives_random_lost_replies(site: Site) -> None:
-    """8: thirty times, at random, for any statement."""
+    """8: thirty times, at random times, for any statement."""
     for key in "ABC":
         site.source.behave(key, pause=0.2)
     site.start_worker(children=3, EXPORT_MAX_ATTEMPTS=10)
@@ -240,52 +243,51 @@ def test_it_survives_random_lost_replies(site: Site) -> None:
         site.settle(job)
 
     assert job.status == "success"
-    assert set(client.responses) <= {FINE, AWAY}
+    assert set(client.responses) <= {SUCCESS, UNAVAILABLE}
 
 
-# ---- 15: concurrent ends
-# ----------------------------------------------------------------------------------------------
+# ---- 15: concurrent ends --------------------------------------------------------------------------------------------
 
-# Statements that end a chunk as done. The reaper may run, too.
-LOCKED_OUT = """
+# The number of blocked statements that complete a chunk. Statements of the reaper do not count.
+BLOCKED = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%SET status = ''done''%'
 """
-ROUNDS, AT_ONCE = 25, 2
+ROUNDS, JOBS_PER_ROUND = 25, 2
 
 
-def locked_out() -> int:
+def count_blocked() -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_stat_clear_snapshot()")  # within a transaction its value is constant
-        cursor.execute(LOCKED_OUT)
+        cursor.execute(BLOCKED)
         row = cursor.fetchone()
     assert row
     return int(row[0])
 
 
 def test_the_last_two_chunks_of_a_job_can_end_simultaneously(site: Site) -> None:
-    """15: fifty times. Both workers stop before the commit of their file, then compete for the job's row."""
-    site.start_worker("exports", children=2 * AT_ONCE)
+    """15: fifty times. Both workers wait before the commit of their file, then compete for the job's row."""
+    site.start_worker("exports", children=2 * JOBS_PER_ROUND)
     site.start_worker("bundles,webhooks")
     site.start_worker("maintenance", children=1)
     site.start_beat()
     site.start_web()
     jobs: list[Job] = []
     for number in range(ROUNDS):
-        pairs = [(f"A{number}-{each}", f"B{number}-{each}") for each in range(AT_ONCE)]
+        pairs = [(f"A{number}-{each}", f"B{number}-{each}") for each in range(JOBS_PER_ROUND)]
         (site.points.folder / "about to commit.go").unlink(missing_ok=True)
         for key in chain(*pairs):
             site.points.arm("about to commit", "wait", key=key)
-        these = [site.submit(*keys) for keys in pairs]
+        jobs_of_round = [site.submit(*keys) for keys in pairs]
         wait_until(lambda: not site.points.armed("about to commit"))
         with transaction.atomic():
-            list(Job.objects.select_for_update().filter(pk__in=[job.pk for job in these]))
+            list(Job.objects.select_for_update().filter(pk__in=[job.pk for job in jobs_of_round]))
             site.points.release("about to commit")
-            wait_until(lambda: locked_out() == 2 * AT_ONCE)
-        jobs += these
+            wait_until(lambda: count_blocked() == 2 * JOBS_PER_ROUND)
+        jobs += jobs_of_round
     site.settle(*jobs, limit=120)
 
     assert {job.status for job in jobs} == {"success"}
-    assert len(jobs) == Receipt.objects.count() == ROUNDS * AT_ONCE
+    assert len(jobs) == Receipt.objects.count() == ROUNDS * JOBS_PER_ROUND
     assert {job.completion_attempts for job in jobs} == {1}
     assert set(Chunk.objects.values_list("attempts", flat=True)) == {1}

@@ -1,4 +1,4 @@
-"""Documents through worker crashes and outages of the broker and of Valkey. Row 18 of docs/reliability.md.
+"""Documents during worker crashes, and outages of the broker and Valkey. Row 18 of docs/reliability.md.
 
 Provider and processor are rehearsed: they follow instructions in the document (`tests/rehearsal.py`). Chunked
 extraction is real, with a scripted model.
@@ -43,8 +43,8 @@ from tests.integration.etl_factories import make_rule
 from tests.integration.openai_server import ModelServer, Reply, Request, gives
 from tests.waiting import let_pass, wait_until
 
-# Seconds after which another worker takes over a document, and a tolerance for a busy machine.
-PROMISED, SPARE = LEASE_SECONDS + REAPER_SECONDS, 10
+# Seconds after which another worker continues a document, and a tolerance for a busy machine.
+RECOVERY_SECONDS, TOLERANCE = LEASE_SECONDS + REAPER_SECONDS, 10
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def rule(site: Site) -> Rule:
 
 # ---- Worker crashes -------------------------------------------------------------------------------------------------
 STEPS = {
-    # The total number of calls of provider and processor, and the counted attempts.
+    # The number of calls of the provider and the processor, and the counted attempts of both stages.
     "document fetched": (1, 1, (2, 1)),
     "document read": (2, 1, (2, 1)),
     "Markdown stored": (2, 1, (2, 1)),
@@ -69,11 +69,11 @@ STEPS = {
 
 @pytest.mark.timeout(180)
 def test_a_document_survives_a_worker_crash_at_any_step(site: Site) -> None:
-    """18: in OCR, in post-processing, and between the two. Finished work is not repeated."""
+    """18: in OCR, in post-processing, and in between. Finished work is not repeated."""
     site.start_web()
     site.start_worker(ALL)
     site.start_beat()
-    found = {}
+    results = {}
     for step in STEPS:
         rule = rehearsed_rule(site)
         site.points.arm(step, "die")
@@ -82,16 +82,16 @@ def test_a_document_survives_a_worker_crash_at_any_step(site: Site) -> None:
         died = time.monotonic()
         settle(task)
         recovery = time.monotonic() - died
-        site.measured("18: a document continues after its worker crashed", recovery, step=step)
-        assert recovery < PROMISED + SPARE
-        found[step] = (ocr_calls(task), post_calls(rule), attempts(task))
+        site.record_duration("18: a document continues after its worker crashed", recovery, step=step)
+        assert recovery < RECOVERY_SECONDS + TOLERANCE
+        results[step] = (ocr_calls(task), post_calls(rule), attempts(task))
         assert code_of(task) == ("completed", "postprocess")
 
-    assert found == STEPS
+    assert results == STEPS
 
 
 def test_killed_workers_lose_no_document(site: Site, rule: Rule) -> None:
-    """18: SIGKILL of whole workers, parents included, while documents are in OCR and in post-processing."""
+    """18: SIGKILL of complete workers, including the parent, while documents are in OCR and in post-processing."""
     site.start_web()
     site.start_worker("maintenance", children=1)
     site.start_beat()
@@ -104,7 +104,7 @@ def test_killed_workers_lose_no_document(site: Site, rule: Rule) -> None:
     killed = time.monotonic()
     site.start_worker(BOTH_QUEUES)
     settle(*tasks)
-    site.measured("18: seven documents end after two workers were killed", time.monotonic() - killed)
+    site.record_duration("18: seven documents end after two workers were killed", time.monotonic() - killed)
 
     assert {code_of(task)[0] for task in tasks} == {"completed"}
 
@@ -125,35 +125,36 @@ def run_states(site: Site) -> Iterator[Proxy]:
 def test_a_broker_outage_at_the_end_of_ocr_loses_no_document(
     site: Site, rule: Rule, run_states: Proxy, trouble: str, which: str
 ) -> None:
-    """18: the next stage cannot be enqueued. If run-states are unavailable, too, for longer than a lease, the stored
-    OCR result is found again.
+    """18: the next stage cannot be enqueued.
+
+    If the run-states are also unavailable for longer than a lease, the stored OCR result is used later.
     """
-    apart = {"ETL_REDIS_URL": through(run_states, site.servers.valkey.url())}
-    where: dict[str, Any] = apart if which == "the broker" else {}
-    site.start_web(**where)
-    site.start_worker(ALL, **where)
-    site.start_beat(**where)
+    separate = {"ETL_REDIS_URL": through(run_states, site.servers.valkey.url())}
+    variables: dict[str, Any] = separate if which == "the broker" else {}
+    site.start_web(**variables)
+    site.start_worker(ALL, **variables)
+    site.start_beat(**variables)
     gate = f"gate-{os.urandom(4).hex()}"
     task = submit(site, f"until {gate}", rule=rule)
     wait_until(lambda: ocr_calls(task))
 
     getattr(site.broker, trouble)()
     rehearsal.allow(gate)
-    wait_until(lambda: kept(task))
+    wait_until(lambda: has_ocr_result(task))
     let_pass(LEASE_SECONDS + 1)
     assert status(task) == "pending"
-    site.broker.pass_on()
-    back = time.monotonic()
+    site.broker.remove_faults()
+    recovered_at = time.monotonic()
     settle(task)
-    site.measured(
-        "18: a document continues after the broker outage", time.monotonic() - back, trouble=trouble, of=which
+    site.record_duration(
+        "18: a document continues after the broker outage", time.monotonic() - recovered_at, trouble=trouble, of=which
     )
 
     assert code_of(task) == ("completed", "postprocess")
     assert (ocr_calls(task), post_calls(rule)) == (1, 1)
 
 
-def kept(task: Task) -> bool:
+def has_ocr_result(task: Task) -> bool:
     return artifacts.find_ocr(task) is not None
 
 
@@ -164,9 +165,7 @@ def flush(_site: Site) -> None:
 
 @pytest.mark.parametrize("loss", [flush, Site.restart_broker_empty])
 def test_losing_all_valkey_data_mid_run_loses_no_document(site: Site, loss: Callable[[Site], None]) -> None:
-    """18: run-states, messages, and locks of documents that wait, are in OCR, between the stages, or in
-    post-processing.
-    """
+    """18: the run-states, messages, and locks of documents in all stages, and of waiting ones."""
     site.start_web()
     site.start_worker("etl-ocr,maintenance")
     site.start_beat()
@@ -176,7 +175,7 @@ def test_losing_all_valkey_data_mid_run_loses_no_document(site: Site, loss: Call
     site.start_worker("etl-postprocess", children=1)
     wait_until(lambda: post_calls(rules["a"]))
     between = submit(site, "Hello.", rule=rules["b"])  # the only process for its next stage is busy
-    wait_until(lambda: kept(between) and runstate_of(between) == "llm_processing")
+    wait_until(lambda: has_ocr_result(between) and runstate_of(between) == "llm_processing")
     in_ocr = [submit(site, f"once:until {gate}", rule=rules["b"]) for _ in range(2)]
     wait_until(lambda: all(map(ocr_calls, in_ocr)))
     waiting = submit(site, "Hello.", rule=rules["b"])  # both processes for OCR are busy
@@ -187,7 +186,9 @@ def test_losing_all_valkey_data_mid_run_loses_no_document(site: Site, loss: Call
     assert submitted.status_code == 202
     tasks = [in_post, between, *in_ocr, waiting, Task.objects.get(pk=submitted.json()["task_id"])]
     settle(*tasks)
-    site.measured("18: documents end after the loss of all Valkey data", time.monotonic() - lost, how=loss.__name__)
+    site.record_duration(
+        "18: documents end after the loss of all Valkey data", time.monotonic() - lost, how=loss.__name__
+    )
 
     assert {code_of(task)[0] for task in tasks} == {"completed"}
     # Interrupted OCR is repeated. Finished OCR is not.
@@ -219,31 +220,28 @@ def extraction(models: ModelServer) -> dict[str, object]:
         "ETL_LLM_MODEL": openai_server.MODEL,
         "ETL_POSTPROCESS_CHUNK_THRESHOLD_CHARS": 300,
         "ETL_POSTPROCESS_CHUNK_SIZE_CHARS": 250,
-        "ETL_POSTPROCESS_PARALLEL": 1,  # or any of those in progress may be requested again
+        "ETL_POSTPROCESS_PARALLEL": 1,  # otherwise, several pieces in progress may be requested again
     }
 
 
-# The point of the crash during the fourth piece, the number of pieces that are requested again, and the attempts that
-# are counted afterward.
-DEATHS = {
-    "as the model thinks": (1, (1, 2)),
-    "model answered": (1, (1, 2)),  # and the response is not stored
+# The crash during the fourth piece, the number of pieces that are requested again, and the attempts that are counted.
+CRASHES = {
+    "while the model responds": (1, (1, 2)),
+    "model answered": (1, (1, 2)),  # the response is not stored
     "answer kept": (0, (1, 2)),
-    "Valkey too": (1, (1, 1)),  # whose counts are lost, except for the stored OCR result
+    "with the loss of Valkey": (1, (1, 1)),  # the counts are lost, but not the stored OCR result
 }
 
 
 @pytest.mark.timeout(180)
 def test_finished_pieces_are_not_sent_to_a_model_again(site: Site, models: ModelServer) -> None:
-    """18: the worker dies in the middle of a long extraction. At most the piece in progress is requested
-    again.
-    """
+    """18: the worker crashes during a long extraction. At most the piece in progress is requested again."""
     rule = make_rule(site.owner, mode="llm", name="lines", json_schema=LINES, postprocess_strategy="chunked-extract")
     site.start_web(**extraction(models))
     site.start_worker(ALL, children=1, **extraction(models))
     site.start_beat()
-    found = {}
-    for how in DEATHS:
+    results = {}
+    for how in CRASHES:
         requested: Counter[str] = Counter()
         models.always(partial(answer, site, requested, how))
         task = submit(site, LONG, rule=rule)
@@ -253,13 +251,13 @@ def test_finished_pieces_are_not_sent_to_a_model_again(site: Site, models: Model
         assert row.result
         assert row.result["data"] == {"lines": [f"SKU-{page}" for page in range(1, PIECES + 1)]}
         assert len(requested) == PIECES
-        found[how] = (requested.total() - PIECES, attempts(task))
+        results[how] = (requested.total() - PIECES, attempts(task))
 
-    assert found == DEATHS
+    assert results == CRASHES
 
 
 def test_a_killed_worker_loses_no_sample_of_an_evaluation(site: Site, models: ModelServer) -> None:
-    """18, B38: SIGKILL of a whole worker while the model answers. Each sample is scored once."""
+    """18, B38: SIGKILL of a complete worker while the model responds. Each sample is scored once."""
     rule = make_rule(site.owner, mode="llm", name="lines", json_schema=LINES, postprocess_strategy="direct-json")
     site.start_web(**extraction(models))
     site.start_worker("maintenance", children=1, **extraction(models))
@@ -273,41 +271,41 @@ def test_a_killed_worker_loses_no_sample_of_an_evaluation(site: Site, models: Mo
         sample = {"task_id": task.pk, "expected": {"lines": ["SKU-1"]}}
         assert site.client.post(f"{path}/samples/task", json=sample).status_code == 201
 
-    asked = threading.Event()
+    is_requested = threading.Event()
 
     def hang(_request: Request) -> Reply:
-        asked.set()
+        is_requested.set()
         time.sleep(LEASE_SECONDS)
         return gives({"lines": ["SKU-1"]})
 
     models.always(hang)
     evaluation = site.client.post(f"{path}/evaluations", json={}).headers["Location"]
-    assert asked.wait(30)
+    assert is_requested.wait(30)
     victim.kill()
     models.always(gives({"lines": ["SKU-1"]}))
     killed = time.monotonic()
     site.start_worker(BOTH_QUEUES, children=1, **extraction(models))
     wait_until(lambda: site.client.get(evaluation).json()["status"] == "completed", limit=60, every=0.2)
-    site.measured("18: an evaluation ends after its worker was killed", time.monotonic() - killed)
-    found = site.client.get(evaluation).json()
-    assert (found["samples"], found["accuracy"], found["failed"]) == (3, 1, 0)
+    site.record_duration("18: an evaluation ends after its worker was killed", time.monotonic() - killed)
+    results = site.client.get(evaluation).json()
+    assert (results["samples"], results["accuracy"], results["failed"]) == (3, 1, 0)
 
 
 def answer(site: Site, requested: Counter[str], how: str, request: Request) -> Reply:
-    """Return the value for the one line of a piece, and inject a fault once, in the middle of the document."""
-    found = re.search(r"SKU-\d+", request.message("user"))
-    assert found
-    requested[found[0]] += 1
+    """Return the value of a piece's only line. Inject a fault once, in the middle of the document."""
+    line = re.search(r"SKU-\d+", request.message("user"))
+    assert line
+    requested[line[0]] += 1
     if requested.total() == PIECES // 2:
-        disturb(site, how)
-    return gives({"lines": [found[0]]})
+        inject_fault(site, how)
+    return gives({"lines": [line[0]]})
 
 
-def disturb(site: Site, how: str) -> None:
+def inject_fault(site: Site, how: str) -> None:
     if how in ("model answered", "answer kept"):
         site.points.arm(how, "die")
         return
     for pid in site.children():
         os.kill(pid, signal.SIGKILL)
-    if how == "Valkey too":
+    if how == "with the loss of Valkey":
         valkey().flushall()

@@ -1,6 +1,6 @@
 """External OCR servers and language models with faults. Row 20 of docs/reliability.md.
 
-One worker handles all faults in one test. The document's text selects its fault.
+In each test, one worker handles all faults. The document's text selects the fault.
 """
 
 import threading
@@ -27,8 +27,8 @@ from tests.integration.test_llm import drip, hang
 from tests.integration.test_mineru import GIGABYTES, bomb
 
 STAGE_SECONDS, CALL_SECONDS, ATTEMPTS = 10, 1.5, 2
-# The time of one attempt, or two with a pause between them, plus a tolerance for a busy machine.
-WITHIN = ATTEMPTS * (STAGE_SECONDS + 1) + 30
+# The duration of all attempts with their pauses, plus a tolerance for a busy machine.
+MAX_SECONDS = ATTEMPTS * (STAGE_SECONDS + 1) + 30
 SHORT = {
     **REAL,
     "ETL_TASK_TIMEOUT": STAGE_SECONDS,
@@ -36,7 +36,7 @@ SHORT = {
     "ETL_POSTPROCESS_MAX_ATTEMPTS": ATTEMPTS,
     "ETL_RETRY_BACKOFF_MAX_SECONDS": 1,
 }
-MOST_MEMORY = 200  # MB
+MAX_MEMORY = 200  # MB
 
 
 # ---- OCR ------------------------------------------------------------------------------------------------------------
@@ -52,17 +52,17 @@ ARCHIVES: dict[bytes, Callable[[], bytes]] = {
 class FaultyMinerU(V4Server):
     """A MinerU server that injects the fault that a document names: `<html>500</html>`."""
 
-    over: threading.Event
+    stopped: threading.Event
 
     def work(self, call: Call) -> Reply:
         if (call.method, call.path) == ("POST", "/v1/tasks"):
             document = call.form["files"][1]
-            for trouble, reply in self.at_the_door().items():
+            for trouble, reply in self.submission_faults().items():
                 if f">{trouble}<".encode() in document:
                     return reply
         return super().work(call)
 
-    def at_the_door(self) -> dict[str, Reply]:
+    def submission_faults(self) -> dict[str, Reply]:
         return {
             "500": answer(500, b"oops"),
             "503": reply_json(503, {"error": "later"}, Retry_After="3600"),
@@ -85,7 +85,7 @@ class FaultyMinerU(V4Server):
         return super().job_reply(job, call, is_result=is_result)
 
     def never_respond(self, _to: BaseHTTPRequestHandler) -> None:
-        self.over.wait(120)
+        self.stopped.wait(120)
 
     def hang_up(self, to: BaseHTTPRequestHandler) -> None:
         to.wfile.write(b"HTTP/1.1 202 Accepted\r\nContent-Length: 1000\r\n\r\n{")
@@ -96,7 +96,7 @@ class FaultyMinerU(V4Server):
         to.send_response(200)
         to.send_header("Content-Type", "application/zip")
         to.end_headers()
-        while not self.over.wait(0.05):
+        while not self.stopped.wait(0.05):
             to.wfile.write(b"PK\x03\x04")
 
 
@@ -122,15 +122,15 @@ OCR_ERRORS = {
 @pytest.fixture
 def mineru() -> Iterator[FaultyMinerU]:
     server = FaultyMinerU()
-    server.over = threading.Event()
+    server.stopped = threading.Event()
     with serving(server):
         yield server
-        server.over.set()
+        server.stopped.set()
 
 
 @pytest.mark.timeout(180)
 def test_every_ocr_server_fault_maps_to_its_documented_error(site: Site, mineru: FaultyMinerU) -> None:
-    """20: MinerU answers with 500, 429, not at all, garbage, or a zip with path traversal or 10 GB of contents."""
+    """20: MinerU responds with 500, 429, garbage, a zip with path traversal or 10 GB of content, or not at all."""
     settings = {**SHORT, "ETL_OCR_PROVIDER": "mineru", "ETL_MINERU_URL": mineru.base, "ETL_MINERU_PROTOCOL": "v4"}
     site.start_web(**settings)
     site.start_worker(ALL, children=6, **settings)
@@ -142,21 +142,21 @@ def test_every_ocr_server_fault_maps_to_its_documented_error(site: Site, mineru:
 
     began = time.monotonic()
     tasks = {name: submit(site, f"<html>{name}</html>", name="a.html", rule=rule) for name in OCR_ERRORS}
-    settle(*tasks.values(), limit=2 * WITHIN)
-    site.measured("20: fifteen faults of an OCR server", time.monotonic() - began)
+    settle(*tasks.values(), limit=2 * MAX_SECONDS)
+    site.record_duration("20: fifteen faults of an OCR server", time.monotonic() - began)
 
     assert {name: code_of(task) for name, task in tasks.items()} == {
         name: (code, "ocr") for name, code in OCR_ERRORS.items()
     }
-    assert {name: seconds for name, task in tasks.items() if (seconds := lasted(task)) > WITHIN} == {}
+    assert {name: seconds for name, task in tasks.items() if (seconds := duration_of(task)) > MAX_SECONDS} == {}
     assert sorted(site.children()) == pids, "a worker process crashed"
-    assert max(map(memory, pids)) < MOST_MEMORY
+    assert max(map(memory, pids)) < MAX_MEMORY
     after = submit(site, "<html>good</html>", name="a.html", rule=rule)
     settle(after)
     assert "Invoice 17" in markdown_of(after)
 
 
-def lasted(task: Task) -> float:
+def duration_of(task: Task) -> float:
     row = Task.objects.get(pk=task.pk)
     return (row.updated_at - row.created_at).total_seconds()
 
@@ -169,7 +169,7 @@ def models() -> Iterator[ModelServer]:
 
 
 GOOD = {"number": "INV-2024-17", "total": 1234.5}
-SAYS: dict[str, tuple[Said, str]] = {
+MODEL_FAULTS: dict[str, tuple[Said, str]] = {
     "prose": (says("I am sorry, here is a poem about invoices instead."), "schema_validation"),
     "misfit": (gives({"number": 17}), "schema_validation"),
     "half": (says('{"data": {"number": "INV-20'), "schema_validation"),
@@ -191,10 +191,12 @@ SAYS: dict[str, tuple[Said, str]] = {
 
 @pytest.mark.timeout(180)
 def test_every_model_fault_maps_to_its_documented_error(site: Site, models: ModelServer) -> None:
-    """20: the model answers with prose, truncated JSON, nothing, 429, not at all, or endlessly."""
+    """20: the model responds with prose, truncated JSON, nothing, 429, endlessly, or not at all."""
 
     def reply(request: Request) -> Said:
-        return next((reply for name, (reply, _) in SAYS.items() if f"({name})" in request.message("user")), gives(GOOD))
+        return next(
+            (reply for name, (reply, _) in MODEL_FAULTS.items() if f"({name})" in request.message("user")), gives(GOOD)
+        )
 
     models.always(reply)
     settings: dict[str, Any] = {
@@ -211,16 +213,16 @@ def test_every_model_fault_maps_to_its_documented_error(site: Site, models: Mode
     pids = sorted(site.children())
 
     began = time.monotonic()
-    tasks = {name: submit(site, f"Invoice INV-2024-17 ({name})", rule=rule) for name in SAYS}
-    settle(*tasks.values(), limit=2 * WITHIN)
-    site.measured("20: sixteen faults of a model", time.monotonic() - began)
+    tasks = {name: submit(site, f"Invoice INV-2024-17 ({name})", rule=rule) for name in MODEL_FAULTS}
+    settle(*tasks.values(), limit=2 * MAX_SECONDS)
+    site.record_duration("20: sixteen faults of a model", time.monotonic() - began)
 
     assert {name: code_of(task) for name, task in tasks.items()} == {
-        name: (code, "postprocess") for name, (_, code) in SAYS.items()
+        name: (code, "postprocess") for name, (_, code) in MODEL_FAULTS.items()
     }
-    assert {name: seconds for name, task in tasks.items() if (seconds := lasted(task)) > WITHIN} == {}
+    assert {name: seconds for name, task in tasks.items() if (seconds := duration_of(task)) > MAX_SECONDS} == {}
     assert sorted(site.children()) == pids, "a worker process crashed"
-    assert max(map(memory, pids)) < MOST_MEMORY
+    assert max(map(memory, pids)) < MAX_MEMORY
     after = submit(site, "Invoice INV-2024-17 (good)", rule=rule)
     settle(after)
     row = Task.objects.get(pk=after.pk)

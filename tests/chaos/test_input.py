@@ -1,4 +1,4 @@
-"""Two thousand generated requests against a real installation. Row 22 of docs/reliability.md.
+"""Two thousand generated requests to a real installation. Row 22 of docs/reliability.md.
 
 `tests/contract/test_fuzz.py` compares the responses with the schema. Here, the effects are checked: workers continue,
 refused requests leave nothing behind, and all accepted work ends normally.
@@ -28,9 +28,9 @@ from tests.integration.etl_factories import make_rule
 from tests.integration.receiver import Receiver, receiver
 
 REQUESTS = 2_000
-EXAMPLES = 6  # per operation and phase, which makes more requests in all
+EXAMPLES = 6  # per operation and phase, which results in more than REQUESTS
 SAMPLE = 60
-# Accepted work must be short, too.
+# Accepted work must be short.
 BOUNDED: dict[str, Any] = {**PLENTY, "EXPORT_MAX_CHUNKS_PER_JOB": "6", "EXPORT_MAX_ATTEMPTS": "2"}
 PROBLEM = {"type", "title", "status", "code"}
 TABLES = """
@@ -69,12 +69,13 @@ class Exchange:
         )
 
 
-def request_values(site: Site, there: Receiver) -> dict[str, list[Any]]:
-    """Return values for requests: objects in each state, and ids without an object."""
+def request_values(site: Site, receiving: Receiver) -> dict[str, list[Any]]:
+    """Return values for requests: ids of objects in different states, and ids that do not exist."""
     site.dataset("flights")  # as in the schema's examples
     site.source.behave("EWR", error=True)
     done, failed = site.submit("JFK"), site.submit("EWR")
-    hook = site.client.post("/exports/webhooks", json={"url": there.url, "events": ["export.succeeded"]}).json()["id"]
+    webhook = {"url": receiving.url, "events": ["export.succeeded"]}
+    hook = site.client.post("/exports/webhooks", json=webhook).json()["id"]
     delivery = site.client.post(f"/exports/webhooks/{hook}/test").json()["id"]
     mine = make_rule(site.owner, mode="llm", name="mine")
     systems = make_rule(None, name="the system's", slug="a-system-rule")
@@ -90,14 +91,14 @@ def request_values(site: Site, there: Receiver) -> dict[str, list[Any]]:
         "keys": ["JFK", "EWR", "..", "a/b"],
         "days": ["2024-02-28", "2024-02-29", "0001-01-01"],
         "datasets": ["flights", "nothing"],
-        "urls": [there.url, "https://127.0.0.1/", "http://10.0.0.1/", "ftp://127.0.0.1/"],
+        "urls": [receiving.url, "https://127.0.0.1/", "http://10.0.0.1/", "ftp://127.0.0.1/"],
         "files": [f"etl/uploads/{site.owner.pk}/{NOBODYS}", "../../x"],
         "types": ["text/plain", "application/pdf", "application/zip"],
     }
 
 
 def generate(site: Site, known: dict[str, list[Any]], folder: Path) -> list[Exchange]:
-    """Send the requests, and return all of them. The seed is that of the run."""
+    """Send generated requests, and return the exchanges. The seed depends on the seed of the test run."""
     (folder / "schemathesis.toml").write_text(configuration(known))
     seed = site.random.randrange(2**31)
     report = folder / "requests.har"
@@ -116,7 +117,7 @@ def generate(site: Site, known: dict[str, list[Any]], folder: Path) -> list[Exch
 
 
 def start_workers(site: Site) -> None:
-    """Start workers, with a separate one for webhooks as in production: many generated webhooks have no receiver."""
+    """Start workers, with a separate one for webhooks, because many generated webhooks have no receiver."""
     site.start_worker(f"exports,bundles,maintenance,{BOTH_QUEUES}", **BOUNDED)
     site.start_worker("webhooks", children=1, **BOUNDED)
 
@@ -131,9 +132,10 @@ def is_problem(exchange: Exchange) -> bool:
     return bool(problem.keys() >= PROBLEM and problem["status"] == exchange.status)
 
 
-def can_be_sent_again(exchange: Exchange) -> bool:
-    """Return whether the request was refused permanently and can be repeated. Attempts to redeem a link are recorded,
-    so they cannot.
+def is_repeatable(exchange: Exchange) -> bool:
+    """Return whether the request was refused permanently, and can be repeated without effects.
+
+    Attempts to redeem a link cannot, because they are recorded.
     """
     is_text = exchange.body is None or exchange.body.isascii()
     is_form = any(name.lower() == "content-type" and value.startswith("multipart") for name, value in exchange.headers)
@@ -147,7 +149,7 @@ AUDIT = "platform_audit"
 
 
 def rows() -> dict[str, tuple[int, str]]:
-    """Return the number of rows of each table, and a digest of their contents."""
+    """Return the number of rows of each table, and a digest of their content."""
     found = {}
     for name in sorted(row["name"] for row in sql.rows(TABLES)):
         whole = "string_agg(t::text, chr(10) ORDER BY t::text)"
@@ -161,13 +163,14 @@ def send_again(exchange: Exchange) -> int:
     ignored = {"host", "content-length", "connection", "accept-encoding"}
     headers = [(name, value) for name, value in exchange.headers if name.lower() not in ignored]
     content = None if exchange.body is None else exchange.body.encode()
-    with httpx2.Client(trust_env=False, timeout=30) as client:  # the site's API client would add its token
+    with httpx2.Client(trust_env=False, timeout=30) as client:  # not `site.client`, which would add its token
         return client.request(exchange.method, exchange.url, headers=headers, content=content).status_code
 
 
 def repeat_refused(site: Site, exchanges: list[Exchange]) -> int:
-    """Repeat a sample of the refused requests without running workers, so that nothing else writes. Return how many
-    were refused again.
+    """Repeat a sample of the refused requests, and assert that they change nothing.
+
+    No workers are running, so that nothing else writes. Return the number of requests that were refused again.
     """
     for process in (*site.workers, *site.beats):
         process.kill()
@@ -179,7 +182,7 @@ def repeat_refused(site: Site, exchanges: list[Exchange]) -> int:
         if status >= 400:
             refused += 1
             changed = {name for name in before if before[name] != after[name]}
-            if changed == {AUDIT}:  # refused requests are on record too
+            if changed == {AUDIT}:  # refused requests are recorded as well
                 assert after[AUDIT][0] == before[AUDIT][0] + 1
                 changed.clear()
             assert not changed, f"{exchange.method} {exchange.url} was refused with {status}, and changed {changed}"
@@ -189,35 +192,35 @@ def repeat_refused(site: Site, exchanges: list[Exchange]) -> int:
 
 @pytest.mark.timeout(1500)
 def test_two_thousand_generated_requests_cause_no_fault(site: Site, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """22."""
-    with receiver() as there:
+    """22: workers keep running, and refused requests change nothing."""
+    with receiver() as receiving:
         site.start_web(**BOUNDED)
         start_workers(site)
         site.start_beat(**BOUNDED)
-        known = request_values(site, there)
+        known = request_values(site, receiving)
         pids = sorted(site.children())
 
         began = time.monotonic()
         exchanges = generate(site, known, tmp_path_factory.mktemp("fuzz"))
-        site.measured("22: generated requests", time.monotonic() - began, requests=len(exchanges))
+        site.record_duration("22: generated requests", time.monotonic() - began, requests=len(exchanges))
 
         assert len(exchanges) >= REQUESTS
         assert [exchange for exchange in exchanges if exchange.status >= 500] == []
         assert [each for each in exchanges if each.status >= 400 and not is_problem(each)] == []
         assert sorted(site.children()) == pids, "a worker process crashed"
-        again = sorted(filter(can_be_sent_again, exchanges), key=lambda each: (each.url, each.method, str(each.body)))
+        again = sorted(filter(is_repeatable, exchanges), key=lambda each: (each.url, each.method, str(each.body)))
         assert repeat_refused(site, again) > SAMPLE * 0.9
-        wait_for_accepted_work(site, exchanges, there)
+        prepare_invariants(site, exchanges, receiving)
         start_workers(site)
         site.start_beat(**BOUNDED)
-        invariants.settle_all(site)  # while the client is connected
+        invariants.settle_all(site)  # while the receiver is running
 
 
-def wait_for_accepted_work(site: Site, exchanges: list[Exchange], there: Receiver) -> None:
-    """Wait for the users' work. Their retries are allowed, and webhooks without a receiver are not waited for."""
+def prepare_invariants(site: Site, exchanges: list[Exchange], receiving: Receiver) -> None:
+    """Delete webhooks without a receiver, and allow the retries in the invariants."""
     done = [each.path for each in exchanges if each.path.endswith("/retry") and each.status < 300]
     site.allowed.retried |= {path.split("/")[-2] for path in done if "/etl/" not in path}
     site.allowed.retried_tasks |= {path.split("/")[-2] for path in done if "/etl/" in path}
-    Webhook.objects.exclude(url=there.url).delete()
+    Webhook.objects.exclude(url=receiving.url).delete()
     assert Job.objects.exists()
     assert Rule.objects.exists()

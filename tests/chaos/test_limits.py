@@ -16,14 +16,14 @@ MIB = 1024 * 1024
 LOST = ("failed", "EXPORT_WORKER_LOST", 2)
 
 
-def limit(site: Site, what: int, room: int) -> None:
-    """Set a resource limit of the workers' children, in bytes. A negative value means no limit."""
+def limit(site: Site, resource_type: int, size: int) -> None:
+    """Set a resource limit of the workers' child processes, in bytes. A negative value means no limit."""
     for pid in site.children():
-        resource.prlimit(pid, what, (room, resource.prlimit(pid, what)[1]))
+        resource.prlimit(pid, resource_type, (size, resource.prlimit(pid, resource_type)[1]))
 
 
 def test_a_worker_without_disk_space_reports_it_and_recovers(site: Site) -> None:
-    """24: beyond 13 GiB of a file, here beyond 8 MiB, parts are buffered on disk while they are sent."""
+    """24: parts after the first 13 GiB of a file (here 8 MiB) are buffered on disk."""
     site.source.behave("LARGE", rows=TWO_PARTS)
     site.start_worker(EXPORT_MAX_ATTEMPTS=2, CHAOS_PARTS_OF_A_SIZE=1)
     site.start_beat()
@@ -39,22 +39,22 @@ def test_a_worker_without_disk_space_reports_it_and_recovers(site: Site) -> None
     assert_recovers(site, job, resource.RLIMIT_FSIZE)
 
 
-def assert_recovers(site: Site, job: Job, what: int) -> None:
-    """Assert that the same workers succeed once they have resources again."""
+def assert_recovers(site: Site, job: Job, resource_type: int) -> None:
+    """Assert that the same workers succeed when they have resources again."""
     before = site.children()
-    limit(site, what, resource.RLIM_INFINITY)
-    retried(site, job)
+    limit(site, resource_type, resource.RLIM_INFINITY)
+    retry_as_user(site, job)
     assert job.status == "success"
     assert site.children() == before, "a worker was restarted"
 
 
 def test_a_worker_without_memory_reports_it_and_recovers(site: Site) -> None:
-    """24: too little for a part's buffer. A worker that the OOM killer ends is covered by row 1."""
+    """24: too little for the buffer of a part. Row 1 covers a worker that the OOM killer kills."""
     site.start_worker(EXPORT_MAX_ATTEMPTS=2)
     site.start_beat()
     site.start_web()
     site.wait_for_workers()
-    warm = site.submit("WARM")  # imports of the first chunk happen now
+    warm = site.submit("WARM")  # so that all modules are imported
     site.settle(warm)
     for pid in site.children():
         resource.prlimit(pid, resource.RLIMIT_AS, (virtual_memory(pid) + 6 * MIB, resource.RLIM_INFINITY))
@@ -66,7 +66,7 @@ def test_a_worker_without_memory_reports_it_and_recovers(site: Site) -> None:
     assert_recovers(site, job, resource.RLIMIT_AS)
 
 
-def retried(site: Site, job: Job) -> None:
+def retry_as_user(site: Site, job: Job) -> None:
     """Retry the failed chunks as a user, and wait for the end."""
     site.allowed.retried.add(str(job.pk))
     response = site.client.post(f"/exports/{job.pk}/retry")
@@ -80,9 +80,9 @@ def virtual_memory(pid: int) -> int:
 
 
 def test_a_worker_that_cannot_log_keeps_working(site: Site) -> None:
-    """24: every log line fails with ENOSPC, from start to exit. The worker replaces children, too."""
+    """24: each log line fails with ENOSPC, from start to exit. The worker can still replace child processes."""
     environment = site.environment()
-    environment.pop("PYTHONUNBUFFERED", None)  # so that unwritten lines are kept, and cause errors later
+    environment.pop("PYTHONUNBUFFERED", None)  # otherwise, Python has no buffer whose flush can fail
     worker = processes.worker("mute", queues=QUEUES, concurrency=2, root=site.folder, environment=environment)
     worker.log = Path("/dev/full")
     site.source.behave("REFUSED", error=True)

@@ -16,15 +16,15 @@ from tests.chaos.site import Site
 
 CLIENTS = 100
 USER = {"User-Agent": "curl/8.5"}
-# Link scanners that request a link before its user: the request of each, and its response.
+# Requests of link scanners and browsers before the user's request: method, headers, and expected status.
 SCANNERS: dict[str, tuple[str, dict[str, str], int]] = {
     "HEAD": ("HEAD", USER, 200),
     "a browser that prefetches": ("GET", {**USER, "Sec-Purpose": "prefetch"}, 204),
-    "one that prerenders": ("GET", {**USER, "Sec-Purpose": "prefetch;prerender"}, 204),
-    "an older one": ("GET", {**USER, "Purpose": "prefetch"}, 204),
-    "a scanner of mails": ("GET", {"User-Agent": "Mozilla/5.0 (compatible; LinkScanner/1.0)"}, 403),
-    "a preview of a chat": ("GET", {"User-Agent": "facebookexternalhit/1.1"}, 403),
-    "a scanner's HEAD": ("HEAD", {"User-Agent": "Mozilla/5.0 (compatible; LinkScanner/1.0)"}, 403),
+    "a browser that prerenders": ("GET", {**USER, "Sec-Purpose": "prefetch;prerender"}, 204),
+    "an older browser that prefetches": ("GET", {**USER, "Purpose": "prefetch"}, 204),
+    "a mail scanner": ("GET", {"User-Agent": "Mozilla/5.0 (compatible; LinkScanner/1.0)"}, 403),
+    "a link preview in a chat": ("GET", {"User-Agent": "facebookexternalhit/1.1"}, 403),
+    "HEAD of a mail scanner": ("HEAD", {"User-Agent": "Mozilla/5.0 (compatible; LinkScanner/1.0)"}, 403),
     "OPTIONS": ("OPTIONS", USER, 200),
     "POST": ("POST", USER, 405),
 }
@@ -33,8 +33,8 @@ BUSY = (503, "database_unavailable")
 RATES = {"EXPORT_DOWNLOAD_RATE": "1000000/min"}
 
 
-def ask(url: str, method: str = "GET", headers: dict[str, str] = USER) -> httpx2.Response:
-    """Send a request on a new connection, as each of the hundred clients does."""
+def request(url: str, method: str = "GET", headers: dict[str, str] = USER) -> httpx2.Response:
+    """Send a request on a new connection, as a different client would."""
     with httpx2.Client(trust_env=False, timeout=60) as client:
         return client.request(method, url, headers=headers)
 
@@ -50,19 +50,19 @@ def link_of(site: Site) -> str:
 def concurrently(urls: list[str]) -> list[httpx2.Response]:
     barrier = threading.Barrier(len(urls))
 
-    def go(url: str) -> httpx2.Response:
+    def send(url: str) -> httpx2.Response:
         barrier.wait(30)
-        return ask(url)
+        return request(url)
 
     with ThreadPoolExecutor(len(urls)) as clients:
-        return list(clients.map(go, urls))
+        return list(clients.map(send, urls))
 
 
 def outcome(response: httpx2.Response) -> tuple[int, str]:
     return response.status_code, "" if response.status_code == 302 else response.json()["code"]
 
 
-def second_web(site: Site) -> Web:
+def make_second_web(site: Site) -> Web:
     folder = site.folder / "second"
     folder.mkdir()
     return Web(folder, KeptSettings(folder), site.environment(**RATES))
@@ -70,32 +70,32 @@ def second_web(site: Site) -> Web:
 
 @pytest.mark.parametrize("webs", [1, 2])
 def test_one_of_a_hundred_concurrent_clients_gets_the_file(site: Site, webs: int) -> None:
-    """13: after all scanners have requested the link, against one web process, and against two."""
+    """13: with one or two web processes, after scanners have requested the link."""
     first = site.start_web(**RATES)
     site.start_worker()
     site.start_beat()
     link = link_of(site)
-    seen = {name: ask(link, method, headers).status_code for name, (method, headers, _) in SCANNERS.items()}
+    seen = {name: request(link, method, headers).status_code for name, (method, headers, _) in SCANNERS.items()}
     assert seen == {name: status for name, (_, _, status) in SCANNERS.items()}
     assert Link.objects.get().used_at is None
 
     links = [link] * CLIENTS
     if webs == 2:
-        other = second_web(site)
+        other = make_second_web(site)
         other.start()
         try:
             links = [link if number % 2 else link.replace(first, other.url) for number in range(CLIENTS)]
-            answers = concurrently(links)
+            responses = concurrently(links)
         finally:
             other.kill()
     else:
-        answers = concurrently(links)
+        responses = concurrently(links)
 
-    outcomes = Counter(map(outcome, answers))
+    outcomes = Counter(map(outcome, responses))
     assert outcomes[302, ""] == 1
     assert outcomes.keys() <= {(302, ""), (403, "link_used"), BUSY}
-    (lucky,) = [response for response in answers if response.status_code == 302]
-    file = ask(lucky.headers["Location"])
+    (redeemed,) = [response for response in responses if response.status_code == 302]
+    file = request(redeemed.headers["Location"])
     receipt = Receipt.objects.get()
     assert (file.status_code, hashlib.sha256(file.content).hexdigest()) == (200, receipt.checksum)
     audited: dict[Any, int] = Counter(Download.objects.values_list("outcome", flat=True))
@@ -103,8 +103,9 @@ def test_one_of_a_hundred_concurrent_clients_gets_the_file(site: Site, webs: int
 
 
 def test_only_the_latest_of_concurrently_renewed_links_gives_the_file(site: Site) -> None:
-    """13: links are renewed while old ones are used, fifty of each concurrently. Each redeemed link gave one file, and
-    no link worked after its revocation.
+    """13: fifty clients renew the link while fifty use the old one.
+
+    Each redeemed link returns one file, and no link works after its revocation.
     """
     site.start_web(**RATES)
     site.start_worker()
@@ -114,17 +115,17 @@ def test_only_the_latest_of_concurrently_renewed_links_gives_the_file(site: Site
     token = site.client.headers["Authorization"]
     barrier = threading.Barrier(CLIENTS)
 
-    def go(number: int) -> httpx2.Response:
+    def send(number: int) -> httpx2.Response:
         barrier.wait(30)
         if number % 2:
-            return ask(link)
-        return ask(link.split("/download")[0] + "/link", "POST", {**USER, "Authorization": token})
+            return request(link)
+        return request(link.split("/download")[0] + "/link", "POST", {**USER, "Authorization": token})
 
     with ThreadPoolExecutor(CLIENTS) as clients:
-        answers = list(clients.map(go, range(CLIENTS)))
+        responses = list(clients.map(send, range(CLIENTS)))
 
-    used = [outcome(response) for response in answers[1::2]]
-    busy = [response for response in answers[::2] if response.status_code != 200]
+    used = [outcome(response) for response in responses[1::2]]
+    busy = [response for response in responses[::2] if response.status_code != 200]
     assert {outcome(response) for response in busy} <= {BUSY}
     assert used.count((302, "")) <= 1
     assert set(used) <= {(302, ""), (403, "link_used"), (403, "link_revoked"), BUSY}

@@ -1,4 +1,4 @@
-"""Malicious and broken documents in the real provider and a real worker. Row 21 of docs/reliability.md."""
+"""Malicious and broken documents with the real provider and a real worker. Row 21 of docs/reliability.md."""
 
 import os
 import signal
@@ -21,14 +21,17 @@ from tests.integration.test_local_provider import half
 from tests.samples import hostile
 from tests.waiting import wait_until
 
-MOST_MEMORY = 200  # MB of a worker
-MOST_READING = 1200  # MB of its parser process, which is killed at 1 GB, checked five times a second
-WELL = ("completed", "postprocess")
+MAX_MEMORY = 200  # MB of a worker
+MAX_READER_MEMORY = 1200  # MB of its parser process, which is killed above 1 GB, checked five times a second
+COMPLETED = ("completed", "postprocess")
 
 
 @dataclass(frozen=True)
 class BadDocument:
-    """`response`: the submission's status, 202 or a refusal. `code`: the task's error, or "completed"."""
+    """A document with its expected outcome.
+
+    `response`: the status of the submission, 202 or a refusal. `code`: the error code of the task, or "completed".
+    """
 
     content: bytes
     name: str
@@ -37,7 +40,7 @@ class BadDocument:
 
 
 def ocr_error(code: str) -> tuple[str, str]:
-    return WELL if code == "completed" else (code, "ocr")
+    return COMPLETED if code == "completed" else (code, "ocr")
 
 
 INVOICE = samples.sample("invoice.pdf").read_bytes()
@@ -67,16 +70,16 @@ BAD_DOCUMENTS = {
         hostile.png(30_000, 30_000, hostile.deflated(b"\0", 1000)), "a.png", "too_many_pixels"
     ),
     "a page of 1.5 GB": BadDocument(hostile.content_bomb(), "a.pdf", "file_too_large"),
-    "a TIFF whose pages go round": BadDocument(b"II*\0\x08\0\0\0\0\0\x08\0\0\0", "a.tiff", "file_corrupt"),
+    "a TIFF with a cycle of pages": BadDocument(b"II*\0\x08\0\0\0\0\0\x08\0\0\0", "a.tiff", "file_corrupt"),
     "a zip bomb": BadDocument(
         hostile.zipped(("word/document.xml", bytes(10_000_000))), "a.docx", "file_corrupt"
     ),
-    "a PNG that is called a PDF": BadDocument(b"\x89PNG\r\n\x1a\n" + bytes(99), "a.pdf", "file_corrupt"),
-    "a PDF that is called a PNG": BadDocument(SMALL, "a.png", "completed"),
-    "a text that is called a PDF": BadDocument(b"Only words.", "a.pdf", "completed"),
-    "a PDF that is a zip, too": BadDocument(SMALL + ARCHIVE, "a.pdf", "completed"),
-    "a zip that is a PDF, too": BadDocument(ARCHIVE + SMALL, "a.pdf", "file_corrupt"),
-    "a web page that is a PDF, too": BadDocument(b"<html>" + SMALL, "a.html", "completed"),
+    "a PNG named as a PDF": BadDocument(b"\x89PNG\r\n\x1a\n" + bytes(99), "a.pdf", "file_corrupt"),
+    "a PDF named as a PNG": BadDocument(SMALL, "a.png", "completed"),
+    "a text named as a PDF": BadDocument(b"Only words.", "a.pdf", "completed"),
+    "a PDF that is also a zip": BadDocument(SMALL + ARCHIVE, "a.pdf", "completed"),
+    "a zip that is also a PDF": BadDocument(ARCHIVE + SMALL, "a.pdf", "file_corrupt"),
+    "a web page that is also a PDF": BadDocument(b"<html>" + SMALL, "a.html", "completed"),
     "a program": BadDocument(b"\x7fELF\x02\x01\x01" + bytes(200), "a.pdf", "unsupported_format", response=415),
     "text that ends in two bytes of Latin letters": BadDocument(b"words " * 20_000 + b"\xff\xfe", "a.txt", "completed"),
     "a blank page": BadDocument(hostile.printed(""), "a.pdf", "empty_document"),
@@ -87,47 +90,48 @@ BAD_DOCUMENTS = {
 
 @pytest.mark.timeout(300)
 def test_every_malformed_document_gets_its_documented_error_and_the_next_is_read(site: Site) -> None:
-    """21: one process reads all of them, with a valid document after each."""
-    patient = {
-        **REAL,
-        "ETL_RECOVERY_SECONDS": "10",
-    }  # the queue is long, and must not fill with repeated wake-up messages
-    site.start_web(**patient)
-    site.start_worker(ALL, children=1, **patient)
-    site.start_beat(**patient)
+    """21: one process reads all of them, and a valid document after each."""
+    # The queue is long, and must not be filled with repeated wake-up messages.
+    variables = {**REAL, "ETL_RECOVERY_SECONDS": "10"}
+    site.start_web(**variables)
+    site.start_worker(ALL, children=1, **variables)
+    site.start_beat(**variables)
     rule = make_rule(site.owner)
     settle(submit(site, SMALL, name="a.pdf", rule=rule))
     pids = sorted(site.children())
 
     began = time.monotonic()
-    sent = {name: (send(site, one.content, name=one.name, rule=rule), good(site, rule)) for name, one in shuffled(site)}
+    sent = {
+        name: (send(site, one.content, name=one.name, rule=rule), submit_valid(site, rule))
+        for name, one in shuffled(site)
+    }
     assert {name: refusal(response) for name, (response, _) in sent.items()} == {
         name: (one.response, "" if one.response == 202 else one.code) for name, one in BAD_DOCUMENTS.items()
     }
     bad = {name: task_of(response) for name, (response, _) in sent.items() if response.status_code == 202}
     nexts = [next_one for _, next_one in sent.values()]
     settle(*chain(bad.values(), nexts), limit=200)
-    site.measured("21: 28 malformed documents, and as many valid ones", time.monotonic() - began)
+    site.record_duration("21: 28 malformed documents, and as many valid ones", time.monotonic() - began)
 
     assert {name: code_of(task) for name, task in bad.items()} == {
         name: ocr_error(one.code) for name, one in BAD_DOCUMENTS.items() if one.response == 202
     }
-    assert {code_of(task) for task in nexts} == {WELL}
+    assert {code_of(task) for task in nexts} == {COMPLETED}
     assert {markdown_of(task) for task in nexts} == {"<!-- page: 1 -->\n\nThe next document\n\n"}
-    assert {attempts for task in bad.values() if (attempts := tried(task)) != 1} == set(), (
+    assert {attempts for task in bad.values() if (attempts := ocr_attempts(task)) != 1} == set(), (
         "a permanent error was retried"
     )
     assert sorted(site.children()) == pids, "the worker process crashed"
-    assert max(map(memory, pids)) < MOST_MEMORY
-    assert max(map(memory, site.readers()), default=0) < MOST_READING
+    assert max(map(memory, pids)) < MAX_MEMORY
+    assert max(map(memory, site.readers()), default=0) < MAX_READER_MEMORY
 
 
 def shuffled(site: Site) -> list[tuple[str, BadDocument]]:
     return site.random.sample(sorted(BAD_DOCUMENTS.items()), len(BAD_DOCUMENTS))
 
 
-def good(site: Site, rule: Rule) -> Task:
-    return submit(site, hostile.printed("The next document"), name="good.pdf", rule=rule)
+def submit_valid(site: Site, rule: Rule) -> Task:
+    return submit(site, hostile.printed("The next document"), name="valid.pdf", rule=rule)
 
 
 def refusal(response: Any) -> tuple[int, str]:
@@ -138,31 +142,31 @@ def task_of(response: Any) -> Task:
     return Task.objects.get(pk=response.json()["task_id"])
 
 
-def tried(task: Task) -> int:
+def ocr_attempts(task: Task) -> int:
     attempts: int = Task.objects.get(pk=task.pk).metadata["attempts"]["ocr"]
     return attempts
 
 
 def test_a_document_that_crashes_its_reader_leaves_the_worker_running(site: Site) -> None:
-    """21: the parser process dies in the middle. The worker survives, and starts another for the next document."""
-    once = {**REAL, "ETL_OCR_MAX_ATTEMPTS": "1"}
-    site.start_web(**once)
-    site.start_worker(ALL, children=1, **once)
+    """21: the parser process is killed while it reads. The worker starts another one for the next document."""
+    variables = {**REAL, "ETL_OCR_MAX_ATTEMPTS": "1"}
+    site.start_web(**variables)
+    site.start_worker(ALL, children=1, **variables)
     site.start_beat()
     rule = make_rule(site.owner)
-    settle(good(site, rule))
+    settle(submit_valid(site, rule))
     pids = sorted(site.children())
     (reader,) = site.readers()
     long = hostile.many_pages(400, *["words that are many " * 6] * 20)
-    poison, following = submit(site, long, name="a.pdf", rule=rule), good(site, rule)
+    poison, following = submit(site, long, name="a.pdf", rule=rule), submit_valid(site, rule)
     wait_until(lambda: is_being_read(poison))
     os.kill(reader, signal.SIGKILL)
     died = time.monotonic()
     settle(poison, following)
-    site.measured("21: the next document is read after a parser crash", time.monotonic() - died)
+    site.record_duration("21: the next document is read after a parser crash", time.monotonic() - died)
 
     assert code_of(poison) == ("ocr_failed", "ocr")
-    assert code_of(following) == WELL
+    assert code_of(following) == COMPLETED
     assert sorted(site.children()) == pids
     assert site.readers() != [reader]
 

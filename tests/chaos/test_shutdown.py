@@ -1,4 +1,4 @@
-"""Work that has to stop: a job is cancelled, or a worker shuts down. Rows 16 and 17 of docs/reliability.md."""
+"""Interrupted work: cancelled jobs, and workers that shut down. Rows 16 and 17 of docs/reliability.md."""
 
 import time
 
@@ -15,7 +15,7 @@ SOFT_SHUTDOWN_SECONDS = 3  # in settings.py of this folder
 
 
 def test_a_cancelled_job_stops_its_workers_at_the_next_part(site: Site) -> None:
-    """16: all workers are in the middle of their upload."""
+    """16: all workers are uploading."""
     site.slots = running = 8
     keys = [f"K{number}" for number in range(running)]
     for key in keys:
@@ -31,16 +31,16 @@ def test_a_cancelled_job_stops_its_workers_at_the_next_part(site: Site) -> None:
     assert len(list(storage.list_uploads("things/"))) == running
     assert used(site) == before + running + 2
 
-    answer = site.client.post(f"/exports/{job.pk}/cancel")
-    assert answer.status_code == 200, answer.text
+    response = site.client.post(f"/exports/{job.pk}/cancel")
+    assert response.status_code == 200, response.text
     assert used(site) == before
     let_pass(1)  # a worker checks its lease once a second at most
     cancelled_at = time.monotonic()
     site.points.release("part handed over")
     wait_until(lambda: not list(storage.list_uploads("things/")))
-    site.measured("16: uploads of 8 cancelled chunks are aborted", time.monotonic() - cancelled_at)
+    site.record_duration("16: uploads of 8 cancelled chunks are aborted", time.monotonic() - cancelled_at)
     wait_until(lambda: not Slot.objects.held().exists())
-    site.measured("16: their slots are free", time.monotonic() - cancelled_at)
+    site.record_duration("16: their slots are free", time.monotonic() - cancelled_at)
 
     job.refresh_from_db()
     assert (job.status, job.cancelled, job.done) == ("cancelled", running + 2, 0)
@@ -50,12 +50,12 @@ def test_a_cancelled_job_stops_its_workers_at_the_next_part(site: Site) -> None:
 
 
 def used(site: Site) -> int:
-    """Return how many chunks of the daily quota the owner has used."""
+    """Return the number of chunks of the daily quota that the owner has used."""
     return Usage.objects.filter(user=site.owner).aggregate(chunks=Sum("chunks"))["chunks"] or 0
 
 
 def test_graceful_shutdown_hands_chunks_to_another_worker(site: Site) -> None:
-    """17: it finishes short work, and another worker takes over the rest at no cost."""
+    """17: it finishes short work. Another worker continues the rest, and no attempt is counted."""
     site.source.behave("QUERY", rows=10, pause=60)
     site.source.behave("UPLOAD", rows=TWO_PARTS)
     site.points.arm("part handed over", "wait", key="UPLOAD")
@@ -77,11 +77,13 @@ def test_graceful_shutdown_hands_chunks_to_another_worker(site: Site) -> None:
     left_at = time.monotonic()
     site.settle(job)
 
-    site.measured("17: graceful shutdown of a worker", left_at - terminated_at, soft_shutdown=SOFT_SHUTDOWN_SECONDS)
+    site.record_duration(
+        "17: graceful shutdown of a worker", left_at - terminated_at, soft_shutdown=SOFT_SHUTDOWN_SECONDS
+    )
     restarted = Chunk.objects.filter(job=job, started_at__gt=terminated_on)
     assert restarted.count() == 2
     latest = max(chunk.started_at - terminated_on for chunk in restarted if chunk.started_at)
-    site.measured("17: another worker takes over", latest.total_seconds(), soft_shutdown=SOFT_SHUTDOWN_SECONDS)
+    site.record_duration("17: another worker takes over", latest.total_seconds(), soft_shutdown=SOFT_SHUTDOWN_SECONDS)
     chunks = dict(Chunk.objects.filter(job=job).values_list("key", "attempts"))
     assert chunks == {"SOON": 1, "QUERY": 1, "UPLOAD": 1}, "an attempt was counted"
     assert site.source.calls() == 5

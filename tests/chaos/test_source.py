@@ -8,7 +8,7 @@ from exports.models import Chunk, Event, Job
 from tests.chaos.site import LEASE_SECONDS, Site
 from tests.waiting import wait_until
 
-BACKOFF_SECONDS = 0.3  # as the workers configure it; each pause is at least half of the doubled value
+BACKOFF_SECONDS = 0.3  # as configured in Site; each pause is at least half of the doubled value
 
 
 def chunk_of(job: Job, key: str) -> Chunk:
@@ -16,7 +16,7 @@ def chunk_of(job: Job, key: str) -> Chunk:
 
 
 def test_a_slow_source_keeps_its_worker(site: Site) -> None:
-    """9: rows arrive for longer than a lease, and no other worker takes the chunk."""
+    """9: rows arrive for longer than a lease, but no other worker claims the chunk."""
     site.source.behave("SLOW", rows=20_000)  # 1 MB
     site.source_proxy.slow(200_000)
     site.start_worker()
@@ -33,7 +33,7 @@ def test_a_slow_source_keeps_its_worker(site: Site) -> None:
 
 
 def test_a_temporarily_silent_source_keeps_its_worker(site: Site) -> None:
-    """9: in the middle of its rows, for longer than a lease."""
+    """9: the source sends no bytes for longer than a lease, in the middle of its rows."""
     site.source.behave("SLOW", rows=400_000, pause=0.5)
     site.start_worker()
     site.start_beat()
@@ -43,16 +43,19 @@ def test_a_temporarily_silent_source_keeps_its_worker(site: Site) -> None:
     site.source_proxy.stall()
     lease = chunk_of(job, "SLOW").lease_until
     assert lease
-    # The lease must be held through the silence, however long that takes.
+    # The lease must be renewed during the silence.
     wait_until(lambda: (chunk_of(job, "SLOW").lease_until or lease) > lease + (lease - job.created_at))
-    site.source_proxy.pass_on()
+    site.source_proxy.remove_faults()
     site.settle(job)
 
     assert (job.status, chunk_of(job, "SLOW").attempts, site.source.calls()) == ("success", 1, 2)
 
 
 def test_aborted_calls_end_before_their_slots_are_reused(site: Site) -> None:
-    """9: the server checks its clients once a second, and would otherwise run a call beside its own retry. See I3."""
+    """9: otherwise, a call would run at the same time as its retry.
+
+    The server checks its clients once a second. See I3.
+    """
     site.source.behave("SLOW", rows=1000, pause=1.5)
     site.start_worker(children=site.slots)
     site.start_beat()
@@ -67,7 +70,7 @@ def test_aborted_calls_end_before_their_slots_are_reused(site: Site) -> None:
 
 
 def test_calls_are_retried_after_a_source_outage(site: Site) -> None:
-    """9: the outage begins during a call. The chunk is RETRYING, and done when the source is back."""
+    """9: the outage starts during a call. The chunk is retrying, and done when the source is available again."""
     site.source.behave("SLOW", rows=400_000, pause=1)
     site.start_worker(EXPORT_BACKOFF_BASE_SECONDS=1)
     site.start_beat()
@@ -78,17 +81,17 @@ def test_calls_are_retried_after_a_source_outage(site: Site) -> None:
     wait_until(lambda: chunk_of(job, "SLOW").status == "retrying")
     assert Job.objects.get(pk=job.pk).status == "retrying"
     assert chunk_of(job, "SLOW").error_code == "EXPORT_SOURCE_UNAVAILABLE"
-    site.source_proxy.pass_on()
+    site.source_proxy.remove_faults()
     back_at = time.monotonic()
     site.settle(job)
 
-    site.measured("the source is back", time.monotonic() - back_at)
+    site.record_duration("the source is back", time.monotonic() - back_at)
     assert job.status == "success"
     assert chunk_of(job, "SLOW").attempts > 1
 
 
 def test_a_long_source_outage_fails_the_job_and_a_user_can_retry_it(site: Site) -> None:
-    """9: longer than all retries take."""
+    """9: the outage is longer than all retries."""
     site.start_worker()
     site.start_beat()
     site.start_web()
@@ -98,7 +101,7 @@ def test_a_long_source_outage_fails_the_job_and_a_user_can_retry_it(site: Site) 
     assert (job.status, job.error_code) == ("failed", "EXPORT_SOURCE_UNAVAILABLE")
     assert {chunk.attempts for chunk in job.chunks.all()} == {4}
 
-    site.source_proxy.pass_on()
+    site.source_proxy.remove_faults()
     site.allowed.retried.add(str(job.pk))
     assert site.client.post(f"/exports/{job.pk}/retry").status_code == 202
     site.settle(job)
@@ -106,7 +109,7 @@ def test_a_long_source_outage_fails_the_job_and_a_user_can_retry_it(site: Site) 
 
 
 def test_an_error_for_one_key_fails_that_chunk_alone_after_backoff(site: Site) -> None:
-    """9."""
+    """9: the delay grows with each attempt, and other chunks are not affected."""
     site.source.behave("BAD", error=True)
     site.start_worker()
     site.start_beat()

@@ -18,8 +18,9 @@ def answer_503(handler: Handler, _body: bytes) -> None:
     handler.answer(503, [], b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Later.</Message></Error>")
 
 
-# Key -> the requests that fail: method, suffix of the path, fault, count; and whether the chunk is called again. One
-# failure is retried at once. After two, the chunk waits until the storage accepts writes, and no attempt counts.
+# By key, the requests that fail: method, suffix of the path, fault, and count; and whether the source is called again.
+# One failure is retried immediately. After two, the chunk waits until the storage accepts writes, and no attempt is
+# counted.
 SMALL = {
     "PUT-500": ("PUT", "", faulty_s3.answer_500, 1, False),
     "PUT-503": ("PUT", "", answer_503, 1, False),
@@ -30,7 +31,7 @@ SMALL = {
 LARGE = {
     "BEGIN-500-TWICE": ("POST", "?uploads", faulty_s3.answer_500, 2, True),
     "PART-503": ("PUT", "?uploadId=", answer_503, 1, False),
-    # Of two parts, so one part of them twice.
+    # There are two parts, so one of them fails twice.
     "PARTS-CLOSED": ("PUT", "?uploadId=", faulty_s3.lose_request, 3, True),
     "COMPLETE-ERROR-IN-200": ("POST", "?uploadId=", faulty_s3.answer_200_with_error, 1, False),
     "COMPLETE-UNANSWERED": ("POST", "?uploadId=", faulty_s3.lose_reply, 1, False),
@@ -60,7 +61,7 @@ def test_failed_storage_requests_cost_no_attempt(site: Site) -> None:
 
 
 def test_a_storage_that_refuses_writes_pauses_everything(site: Site) -> None:
-    """10: it answers all other requests, as with a full disk. Then every job and document succeeds."""
+    """10: it responds to all other requests, as with a full disk. Afterward, all jobs and documents succeed."""
     rule = rehearsed_rule(site)
     with faulty_s3.running(site.servers.seaweedfs.url) as proxy:
         for method in ("PUT", "POST"):
@@ -77,10 +78,10 @@ def test_a_storage_that_refuses_writes_pauses_everything(site: Site) -> None:
         assert (site.source.calls(), ocr_calls(document)) == (0, 0), "work was done that could not be stored"
 
         proxy.faults.clear()
-        over_at = time.monotonic()
+        ended_at = time.monotonic()
         site.settle(*jobs)
         settle(document)
-        site.measured("10: 75 chunks and a document after a full disk", time.monotonic() - over_at)
+        site.record_duration("10: 75 chunks and a document after a full disk", time.monotonic() - ended_at)
         assert ({job.status for job in jobs}, status(document)) == ({"success"}, "completed")
         assert (site.source.calls(), attempts(document)) == (len(keys), (1, 1))
 
@@ -99,10 +100,10 @@ def visible() -> set[str]:
 
 
 def test_a_stuck_part_is_retried_once_before_the_chunk_waits(site: Site) -> None:
-    """10: no part of the file is visible meanwhile, and other chunks continue."""
+    """10: in the meantime, no part of the file is visible, and other chunks continue."""
     for key, times in (("STUCK", 1), ("STUCK-TWICE", 2)):
         site.source.behave(key, rows=TWO_PARTS)
-        site.storage.get_stuck_at(rf"/{key}_20240228\.csv\?uploadId=[^&]+&partNumber=1 ", times=times)
+        site.storage.stall_request(rf"/{key}_20240228\.csv\?uploadId=[^&]+&partNumber=1 ", times=times)
     site.start_worker(children=3)
     site.start_beat()
     site.start_web()
@@ -113,14 +114,14 @@ def test_a_stuck_part_is_retried_once_before_the_chunk_waits(site: Site) -> None
     assert paths(job, "done") == visible()
     site.settle(job)
 
-    site.measured("10: the chunk ends after two stuck parts", time.monotonic() - began_at)
+    site.record_duration("10: the chunk ends after two stuck parts", time.monotonic() - began_at)
     assert (job.status, outcomes(job)) == ("success", {"STUCK": DONE, "STUCK-TWICE": DONE, "A": DONE})
     assert paths(job, "done") == visible()
     assert site.source.calls() == 4
 
 
 def test_lost_storage_replies_cost_nothing(site: Site) -> None:
-    """10: of the single PUT of a small file, the completion of a multipart upload, and the copy of a delivery."""
+    """10: the replies to the PUT of a small file, the completion of a multipart upload, and the copy of a delivery."""
     site.source.behave("LARGE", rows=TWO_PARTS)
     site.start_worker()
     site.start_beat()
@@ -154,7 +155,7 @@ def test_closed_connections_are_reopened_and_outages_are_survived(site: Site) ->
     waiting = site.submit("SMALL")
     wait_until(lambda: "chunk_retrying" in site.logs())
     assert visible() == paths(job, "done")
-    site.storage.pass_on()
+    site.storage.remove_faults()
     site.settle(waiting)
     assert (waiting.status, outcomes(waiting)) == ("success", {"SMALL": DONE})
 
@@ -164,8 +165,8 @@ def test_closed_connections_are_reopened_and_outages_are_survived(site: Site) ->
     site.storage.refuse()
     site.points.release("bundle claimed")
     wait_until(lambda: "completion_retrying" in site.logs())
-    site.storage.pass_on()
-    over_at = time.monotonic()
+    site.storage.remove_faults()
+    ended_at = time.monotonic()
     site.settle(waiting)
-    site.measured("10: a delivery continues after an outage", time.monotonic() - over_at)
+    site.record_duration("10: a delivery continues after an outage", time.monotonic() - ended_at)
     assert (waiting.status, outcomes(waiting)) == ("success", {"OTHER": DONE})

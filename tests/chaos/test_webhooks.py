@@ -21,27 +21,27 @@ from tests.chaos.site import Site
 from tests.integration.receiver import OK, Reply, answer, receiver, trickle
 from tests.waiting import wait_until
 
-INSIDE, METADATA, PUBLIC = "127.0.0.2", "169.254.169.254", "93.184.215.14"
-# Private addresses, in other notations, too, and beside a public one.
+PRIVATE, METADATA, PUBLIC = "127.0.0.2", "169.254.169.254", "93.184.215.14"
+# Private addresses, also in other notations, and together with an allowed one.
 FORBIDDEN = (
-    INSIDE, f"127.0.0.1 {INSIDE}", f"{INSIDE} 127.0.0.1", f"::ffff:{INSIDE}", "0.0.0.0",  # noqa: S104 - connected to
+    PRIVATE, f"127.0.0.1 {PRIVATE}", f"{PRIVATE} 127.0.0.1", f"::ffff:{PRIVATE}", "0.0.0.0",  # noqa: S104 - connected to
     METADATA, "::1", "fd00::1", "100.64.0.1", "64:ff9b::7f00:2",
 )  # fmt: skip
 ALLOWED: dict[str, Any] = {"EXPORT_WEBHOOK_ALLOW_CIDRS": "127.0.0.1/32"}
-REFUSED = "blocked: webhooks may not reach this address"
+BLOCKED = "blocked: webhooks may not reach this address"
 
 
 @pytest.fixture
-def over() -> Iterator[threading.Event]:
-    """Set at the end, so that no endpoint stays slow."""
+def stopped() -> Iterator[threading.Event]:
+    """An event that stops slow endpoints after the test."""
     event = threading.Event()
     yield event
     event.set()
 
 
-def never_responding(over: threading.Event) -> Reply:
+def never_responding(stopped: threading.Event) -> Reply:
     def reply(_to: BaseHTTPRequestHandler) -> None:
-        over.wait(60)
+        stopped.wait(60)
 
     return reply
 
@@ -50,7 +50,7 @@ class PrivateListener:
     """A listener on a private address that counts its connections."""
 
     def __init__(self, port: int = 0) -> None:
-        self.listener = socket.create_server((INSIDE, port))
+        self.listener = socket.create_server((PRIVATE, port))
         self.port: int = self.listener.getsockname()[1]
         self.visits = 0
         self.thread = threading.Thread(target=self.run, daemon=True)
@@ -73,17 +73,17 @@ class PrivateListener:
 
 @contextmanager
 def private_listener(port: int = 0) -> Iterator[PrivateListener]:
-    made = PrivateListener(port)
+    listener = PrivateListener(port)
     try:
-        yield made
+        yield listener
     finally:
-        made.close()
+        listener.close()
 
 
 def subscribe(site: Site, url: str) -> Webhook:
-    answered = site.client.post("/exports/webhooks", json={"url": url, "events": ["export.succeeded"]})
-    assert answered.status_code == 201, answered.text
-    return Webhook.objects.get(pk=answered.json()["id"])
+    response = site.client.post("/exports/webhooks", json={"url": url, "events": ["export.succeeded"]})
+    assert response.status_code == 201, response.text
+    return Webhook.objects.get(pk=response.json()["id"])
 
 
 def delivery_to(webhook: Webhook) -> Delivery:
@@ -91,36 +91,36 @@ def delivery_to(webhook: Webhook) -> Delivery:
 
 
 def attempts_of(webhook: Webhook) -> list[tuple[int | None, str]]:
-    """Return the attempts so far: the status, or the reason for having none."""
+    """Return the attempts so far: status, or reason why there is none."""
     attempts = Attempt.objects.filter(delivery__webhook=webhook).order_by("pk")
     return list(attempts.values_list("status_code", "error"))
 
 
 def make_deliveries_due(*webhooks: Webhook) -> int:
-    """Make the next attempts due. Returns the number of unfinished deliveries."""
+    """Make the next attempts due. Return the number of unfinished deliveries."""
     pending = Delivery.objects.filter(webhook__in=webhooks, status="pending")
     pending.filter(token=None).update(available_at=Now())
     return pending.count()
 
 
-# ---- Faulty endpoints
-# -------------------------------------------------------------------------------------------------
+# ---- Faulty endpoints -----------------------------------------------------------------------------------------------
 @pytest.mark.timeout(120)
-def test_no_slow_or_broken_endpoint_delays_the_others(site: Site, over: threading.Event) -> None:
-    """23: one never responds, one responds slowly, one fails, one is unavailable, and two redirect. The healthy one
-    gets its delivery at once.
+def test_no_slow_or_broken_endpoint_delays_the_others(site: Site, stopped: threading.Event) -> None:
+    """23: one never responds, one responds slowly, one fails, one is gone, and two redirect.
+
+    The healthy endpoint gets its delivery immediately.
     """
-    with ExitStack() as open_ones:
-        silent, trickling, failing, leads_in, leads_round, healthy = (
-            open_ones.enter_context(receiver()) for _ in range(6)
+    with ExitStack() as stack:
+        silent, trickling, failing, redirect_to_private, redirect_loop, healthy = (
+            stack.enter_context(receiver()) for _ in range(6)
         )
-        gone, inside = open_ones.enter_context(receiver(answer(410))), open_ones.enter_context(private_listener())
-        silent.replies = [never_responding(over)]
-        trickling.replies = [trickle(over, head=b"HTTP/1.1 200 OK\r\nX-Long: ")]
+        gone, inside = stack.enter_context(receiver(answer(410))), stack.enter_context(private_listener())
+        silent.replies = [never_responding(stopped)]
+        trickling.replies = [trickle(stopped, head=b"HTTP/1.1 200 OK\r\nX-Long: ")]
         failing.replies = [answer(500)]
-        leads_in.replies = [answer(302, Location=f"http://{INSIDE}:{inside.port}/")]
-        leads_round.replies = [answer(307, Location=leads_round.url)]
-        site.receivers += [silent, trickling, failing, gone, leads_in, leads_round, healthy]
+        redirect_to_private.replies = [answer(302, Location=f"http://{PRIVATE}:{inside.port}/")]
+        redirect_loop.replies = [answer(307, Location=redirect_loop.url)]
+        site.receivers += [silent, trickling, failing, gone, redirect_to_private, redirect_loop, healthy]
         site.start_web(**ALLOWED)
         hooks = {each.url: subscribe(site, each.url) for each in site.receivers}
         site.start_worker(children=3, **ALLOWED)
@@ -129,7 +129,7 @@ def test_no_slow_or_broken_endpoint_delays_the_others(site: Site, over: threadin
         site.settle(job)
         ended = time.monotonic()
         wait_until(lambda: healthy.received)
-        site.measured("23: delivered beside two endpoints that never respond", time.monotonic() - ended)
+        site.record_duration("23: delivered beside two endpoints that never respond", time.monotonic() - ended)
         wait_until(lambda: all(attempts_of(hook) for hook in hooks.values()), limit=60)
 
         for slow in (silent, trickling):
@@ -138,8 +138,8 @@ def test_no_slow_or_broken_endpoint_delays_the_others(site: Site, over: threadin
             assert attempt.duration_ms < (request.ATTEMPT_SECONDS + 5) * 1000
         assert attempts_of(hooks[failing.url])[0] == (500, "")
         assert attempts_of(hooks[gone.url]) == [(410, "")]
-        assert attempts_of(hooks[leads_in.url])[0] == (302, "")
-        assert attempts_of(hooks[leads_round.url])[0] == (307, "")
+        assert attempts_of(hooks[redirect_to_private.url])[0] == (302, "")
+        assert attempts_of(hooks[redirect_loop.url])[0] == (307, "")
         wait_until(lambda: make_deliveries_due(*hooks.values()) == 0)
         assert inside.visits == 0
         assert {hook.url for hook in Webhook.objects.filter(enabled=False)} == {gone.url}
@@ -154,7 +154,7 @@ def test_no_slow_or_broken_endpoint_delays_the_others(site: Site, over: threadin
 
 
 def test_a_delivery_is_retried_on_schedule_until_its_attempts_are_exhausted(site: Site) -> None:
-    """23: the test waits for the first delay. The others, of up to a day, are read from the row and skipped."""
+    """23: the test waits for the first delay. It reads the others, of up to a day, from the row and skips them."""
     with receiver(answer(500)) as endpoint:
         site.receivers.append(endpoint)
         site.start_web(**ALLOWED)
@@ -165,7 +165,7 @@ def test_a_delivery_is_retried_on_schedule_until_its_attempts_are_exhausted(site
         wait_until(lambda: len(endpoint.received) == 2)
         first, second = (int(each.headers["webhook-timestamp"]) for each in endpoint.received)
         waited = second - first
-        site.measured("23: between the first attempt and the second", waited)
+        site.record_duration("23: between the first attempt and the second", waited)
         assert sender.SCHEDULE[0] <= waited + 1
         assert waited <= sender.SCHEDULE[0] * 1.2 + 4
 
@@ -183,11 +183,10 @@ def test_a_delivery_is_retried_on_schedule_until_its_attempts_are_exhausted(site
         assert len(set(endpoint.ids)) == 1
         assert len({each.body for each in endpoint.received}) == 1
         hook.refresh_from_db()
-        assert hook.enabled  # it has failed only briefly, despite the modified rows
+        assert hook.enabled  # its failures span only a short time
 
 
-# ---- DNS rebinding
-# ------------------------------------------------------------------------------------------------------
+# ---- DNS rebinding --------------------------------------------------------------------------------------------------
 @pytest.fixture
 def names(site: Site) -> Names:
     return Names(site.folder / "names")
@@ -203,7 +202,7 @@ def ping(site: Site, hook: Webhook) -> str:
 
 
 def test_dns_rebinding_never_reaches_private_addresses(site: Site, names: Names) -> None:
-    """23: after the check, between attempts, and within one, with addresses in several notations."""
+    """23: after the check, between attempts, and within an attempt, with addresses in several notations."""
     named: dict[str, Any] = {
         **ALLOWED,
         "DJANGO_SETTINGS_MODULE": "tests.chaos.named_settings",
@@ -214,28 +213,28 @@ def test_dns_rebinding_never_reaches_private_addresses(site: Site, names: Names)
         port = int(endpoint.url.rpartition(":")[2].split("/")[0])
         with private_listener(port) as inside:
             site.start_web(**named)
-            names.answer(name, "127.0.0.1")
+            names.set_responses(name, "127.0.0.1")
             hook = subscribe(site, url_of(name, port))
-            names.answer("public.example", PUBLIC)
+            names.set_responses("public.example", PUBLIC)
             public = subscribe(site, url_of("public.example", port).replace("http:", "https:"))
             site.start_worker(**named)
             site.start_beat(**named)
             assert ping(site, hook) == "204"
 
             for answers in FORBIDDEN:
-                names.answer(name, answers)
+                names.set_responses(name, answers)
                 outcome = ping(site, hook)
-                assert outcome == REFUSED or (answers.startswith("127.0.0.1 ") and outcome == "204"), answers
+                assert outcome == BLOCKED or (answers.startswith("127.0.0.1 ") and outcome == "204"), answers
             # Within an attempt, an address that passed the check is not resolved again.
-            names.answer(name, "127.0.0.1", INSIDE)
+            names.set_responses(name, "127.0.0.1", PRIVATE)
             lookups = len(names.lookups(name))
             assert ping(site, hook) == "204"
             assert names.lookups(name)[lookups:] == ["127.0.0.1"]
-            names.answer("public.example", INSIDE)
-            assert ping(site, public) == REFUSED
+            names.set_responses("public.example", PRIVATE)
+            assert ping(site, public) == BLOCKED
 
-            for answers in (INSIDE, f"127.0.0.1 {INSIDE}", METADATA):
-                names.answer("other.example", answers)
+            for answers in (PRIVATE, f"127.0.0.1 {PRIVATE}", METADATA):
+                names.set_responses("other.example", answers)
                 body = {"url": url_of("other.example", port), "events": ["export.succeeded"]}
                 refused = site.client.post("/exports/webhooks", json=body)
                 assert (refused.status_code, refused.json()["errors"][0]["code"]) == (400, "private_address")

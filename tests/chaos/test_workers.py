@@ -31,7 +31,7 @@ def source_without_client_checks(site: Site) -> Iterator[None]:
 
 @pytest.mark.usefixtures("source_without_client_checks")
 def test_the_query_of_a_killed_worker_ends_and_its_chunk_is_retried(site: Site) -> None:
-    """1: its query ends without waiting for the lease."""
+    """1: the query ends before the lease expires."""
     lease = 10
     site.source.behave("SLOW", rows=1000, pause=60)
     site.start_worker(EXPORT_LEASE_SECONDS=lease)
@@ -46,13 +46,13 @@ def test_the_query_of_a_killed_worker_ends_and_its_chunk_is_retried(site: Site) 
     for pid in site.children():
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not connections(site, backend), limit=5)
-    site.measured("1: the query of a killed worker has ended", time.monotonic() - killed_at)
+    site.record_duration("1: the query of a killed worker has ended", time.monotonic() - killed_at)
     assert Chunk.objects.get(job=job).token == token, "the lease expired, so the reaper may have ended the call"
 
     wait_until(lambda: Chunk.objects.get(job=job).token != token, limit=lease + REAPER_SECONDS + BUSY)
     site.settle(job)
     chunk = Chunk.objects.get(job=job)
-    site.measured("1: another worker finished its chunk", time.monotonic() - killed_at, lease=lease)
+    site.record_duration("1: another worker finished its chunk", time.monotonic() - killed_at, lease=lease)
     assert (job.status, chunk.attempts, site.source.calls()) == ("success", 2, 2)
 
 
@@ -60,8 +60,8 @@ def connections(site: Site, backend: str) -> int:
     return site.source.run("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", backend)
 
 
-TWO_PARTS = 180_000  # rows, some 10 MB
-# The point of the crash, and the number of attempts and calls that the chunk then takes.
+TWO_PARTS = 180_000  # rows: about 10 MB
+# The point of the crash, and the resulting number of attempts and calls of the chunk.
 STEPS = {
     "chunk claimed": (2, 1),
     "call about to begin": (2, 1),
@@ -74,11 +74,11 @@ STEPS = {
 }
 
 
-def arm_each(site: Site, act: str) -> dict[str, str]:
-    """Arm each step for a different key. Returns the keys by step."""
+def arm_each(site: Site, action: str) -> dict[str, str]:
+    """Arm each step for a different key. Return the keys by step."""
     keys = {step: step.replace(" ", "-") for step in STEPS}
     for step, key in keys.items():
-        site.points.arm(step, act, key=key)
+        site.points.arm(step, action, key=key)
     for step in ("part handed over", "commit checked"):
         site.source.behave(keys[step], rows=TWO_PARTS)
     return keys
@@ -102,13 +102,13 @@ def test_a_chunk_survives_a_worker_crash_at_any_step(site: Site) -> None:
     assert site.source.calls() == sum(calls for _, calls in STEPS.values())
 
 
-MOST_OF_A_BATCH = 32
+MAX_BATCH = 32
 
 
 def test_a_worker_crash_repeats_at_most_its_batch(site: Site) -> None:
-    """2: with small chunks, which are claimed and ended together."""
-    deaths = {"batch claimed": 2, "chunk of a batch ended": 2}
-    for step, times in deaths.items():
+    """2: with small chunks, which are claimed and completed in batches."""
+    crashes = {"batch claimed": 2, "chunk of a batch ended": 2}
+    for step, times in crashes.items():
         site.points.arm(step, "die", times=times)
     site.start_worker(children=2)
     site.start_beat()
@@ -116,19 +116,19 @@ def test_a_worker_crash_repeats_at_most_its_batch(site: Site) -> None:
     job = site.submit(*[f"K{n}" for n in range(300)])
     site.settle(job)
 
-    assert len(site.points.reached()) == sum(deaths.values())
+    assert len(site.points.reached()) == sum(crashes.values())
     calls = site.source.calls()
     assert (job.status, job.done) == ("success", 300)
-    assert 300 <= calls <= 300 + sum(deaths.values()) * MOST_OF_A_BATCH
+    assert 300 <= calls <= 300 + sum(crashes.values()) * MAX_BATCH
     chunks = Chunk.objects.filter(job=job)
-    assert sum(chunk.attempts - 1 for chunk in chunks) <= sum(deaths.values()) * MOST_OF_A_BATCH
+    assert sum(chunk.attempts - 1 for chunk in chunks) <= sum(crashes.values()) * MAX_BATCH
     assert not Slot.objects.held().exists()
     redeliver(job)
     assert site.source.calls() == calls
 
 
 def redeliver(job: Job) -> None:
-    """Redeliver the messages of a job, like a broker after a lost acknowledgement, and assert that nothing changes."""
+    """Send the messages of a job again, as after a lost acknowledgement, and assert that nothing changes."""
     before = facts_of(job)
     for _ in range(5):
         tasks.run_chunks.delay()
@@ -139,20 +139,20 @@ def redeliver(job: Job) -> None:
 
 
 def facts_of(job: Job) -> list[Any]:
-    """Return the facts that must not change after a job has ended: rows, files, and objects."""
+    """Return everything that must not change after a job has ended: rows, files, and objects."""
     chunks = list(Chunk.objects.filter(job=job).order_by("seq").values())
     heads = {chunk["path"]: storage.head(chunk["path"]) for chunk in chunks}
     files = list(File.objects.order_by("path").values())
     return [chunks, files, list(Job.objects.filter(pk=job.pk).values()), list(Receipt.objects.values()), heads]
 
 
-# The point of the crash, and the number of attempts that the completion loses by it.
-ENDINGS = {"bundle claimed": 1, "bundle made": 1, "receipt inserted": 1, "receipt committed": 0}
+# The point of the crash, and the number of additional attempts of the completion.
+COMPLETION_STEPS = {"bundle claimed": 1, "bundle made": 1, "receipt inserted": 1, "receipt committed": 0}
 
 
 def test_a_delivery_survives_a_worker_crash_at_any_step(site: Site) -> None:
-    """2: at each step, whichever job it belongs to."""
-    for step in ENDINGS:
+    """2: at each step, in any of the jobs."""
+    for step in COMPLETION_STEPS:
         site.points.arm(step, "die")
     site.start_worker()
     site.start_beat()
@@ -160,9 +160,9 @@ def test_a_delivery_survives_a_worker_crash_at_any_step(site: Site) -> None:
     jobs = [site.submit(key, days=2) for key in ("A", "B", "C", "D")]
     site.settle(*jobs)
 
-    assert len(site.points.reached()) == len(ENDINGS)
+    assert len(site.points.reached()) == len(COMPLETION_STEPS)
     assert {job.status for job in jobs} == {"success"}
-    assert sum(job.completion_attempts for job in jobs) == len(jobs) + sum(ENDINGS.values())
+    assert sum(job.completion_attempts for job in jobs) == len(jobs) + sum(COMPLETION_STEPS.values())
     assert site.source.calls() == 8
 
 
@@ -178,11 +178,11 @@ def test_a_suspended_worker_changes_nothing_after_another_finished(site: Site) -
 
 
 def test_a_suspended_worker_changes_nothing_while_another_works(site: Site) -> None:
-    """3: only the fencing token distinguishes the two."""
+    """3: only the fencing token distinguishes the two workers."""
     keys = suspend_workers(site)
     job = site.submit(*keys)
     others = set(STEPS) - {"outcome written"}
-    wait_until(lambda: hold_the_next(site, others), limit=60)
+    wait_until(lambda: suspend_next_holders(site, others), limit=60)
     wait_until(lambda: len(site.points.reached()) == 2 * len(STEPS) - 1, limit=60)
     before = holders(job)
     assert [attempts for status, _, attempts in before if status == "running"] == [2] * (len(STEPS) - 1)
@@ -199,8 +199,8 @@ def holders(job: Job) -> list[tuple[str, int | None, int]]:
     return list(Chunk.objects.filter(job=job).order_by("seq").values_list("status", "token", "attempts"))
 
 
-def hold_the_next(site: Site, steps: set[str]) -> bool:
-    """Make the next worker wait for each chunk whose worker is suspended. Returns whether all of them are."""
+def suspend_next_holders(site: Site, steps: set[str]) -> bool:
+    """Make the next worker wait at each chunk whose worker is suspended. Return whether all workers are."""
     for step in [step for step in steps if not site.points.armed(step)]:
         site.points.arm("export begun", "wait", key=step.replace(" ", "-"))
         steps.remove(step)
@@ -208,7 +208,7 @@ def hold_the_next(site: Site, steps: set[str]) -> bool:
 
 
 def suspend_workers(site: Site) -> list[str]:
-    """Start a site whose workers are suspended at each step. Returns the keys of the affected chunks."""
+    """Start a site whose workers are suspended at each step. Return the keys of the affected chunks."""
     site.slots = 2 * len(STEPS)
     keys = arm_each(site, "stop")
     site.start_worker("exports", children=len(STEPS) + 2)
@@ -223,17 +223,18 @@ def resume_workers(site: Site) -> None:
     """Resume the suspended workers, and wait until each has noticed that it lost its chunk."""
     for pid in site.points.reached():
         os.kill(pid, signal.SIGCONT)
-    lost = len(STEPS) - 1  # the one whose outcome was written has not lost its chunk
+    lost = len(STEPS) - 1  # the worker whose outcome was written keeps its chunk
     wait_until(lambda: site.logs().count('"lease_lost"') == lost)
 
 
 @pytest.mark.timeout(400)
 def test_a_job_of_500_chunks_survives_kills_every_few_seconds(site: Site) -> None:
-    """4: a third of the children, repeatedly, and in the middle a whole worker."""
+    """4: a third of the child processes, repeatedly, and a complete worker once."""
     for key in "ABCDE":
         site.source.behave(key, rows=50, pause=0.05)
     for children in (4, 3):
-        site.start_worker(children=children, EXPORT_MAX_ATTEMPTS=20)  # every crash costs an attempt, also of the bundle
+        # Each crash counts as an attempt, also of the bundle.
+        site.start_worker(children=children, EXPORT_MAX_ATTEMPTS=20)
     site.start_beat()
     site.start_web()
     site.wait_for_workers()
@@ -255,7 +256,7 @@ def test_a_job_of_500_chunks_survives_kills_every_few_seconds(site: Site) -> Non
             kills += 1
 
     chunks = Chunk.objects.filter(job=job)
-    site.measured(
+    site.record_duration(
         "4: a job of 500 chunks under kill -9",
         time.monotonic() - began_at,
         children_killed=kills,
@@ -275,12 +276,12 @@ def has_ended_within(job: Job, seconds: float) -> bool:
 
 
 def is_ready(worker: Process) -> bool:
-    """Return whether it takes messages. A worker whose child dies at start exits and is restarted by its supervisor."""
+    """Return whether the worker consumes messages. If a child is killed during the start, the worker exits."""
     return worker.alive and "ready." in worker.log.read_text()
 
 
 def test_a_chunk_that_always_crashes_its_worker_fails_alone(site: Site) -> None:
-    """12: one crashes before its call, and one with its file in place, which must be removed."""
+    """12: one crashes before its call, and one after its file is committed. That file must be deleted."""
     attempts = 3
     site.points.arm("call about to begin", "die", times=attempts, key="KILLER")
     site.points.arm("object committed", "die", times=attempts, key="LATE-KILLER")
@@ -293,7 +294,7 @@ def test_a_chunk_that_always_crashes_its_worker_fails_alone(site: Site) -> None:
 
     assert job.finished_at
     assert job.started_at
-    site.measured("12: the chunks failed", (job.finished_at - job.started_at).total_seconds(), attempts=attempts)
+    site.record_duration("12: the chunks failed", (job.finished_at - job.started_at).total_seconds(), attempts=attempts)
     ended = Chunk.objects.filter(job=job).order_by("finished_at").values_list("status", flat=True)
     assert list(ended) == ["done"] * 3 + ["failed"] * 2, "other chunks waited for the failing ones"
     chunks = list(Chunk.objects.filter(job=job).order_by("seq").values_list("key", "status", "error_code", "attempts"))

@@ -1,4 +1,4 @@
-"""Monitoring during a test: calls in the source, and the memory of workers."""
+"""Monitoring during a test: concurrent calls of the source, and the memory of workers."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -11,8 +11,10 @@ from tests.chaos.source import LIVE_CALLS
 
 
 class Monitor:
-    """Samples in a separate thread until `stop`. `most_calls`: concurrent calls. `most_memory`: of one process, in MB,
-    with pyarrow loaded to write a Parquet file (True) or without (False), with `whose` its details from /proc.
+    """A thread that takes samples until `stop`.
+
+    `most_calls`: the maximum of concurrent calls. `most_memory`: the maximum memory of a process in MB, with pyarrow
+    loaded to write a Parquet file (True) or without (False). `whose`: details of that process from /proc.
     """
 
     def __init__(self, url: str, pids: Callable[[], Iterable[int]]) -> None:
@@ -20,12 +22,12 @@ class Monitor:
         self.most_calls, self.samples = 0, 0
         self.most_memory = {True: 0, False: 0}
         self.whose = {True: "", False: ""}
-        self.over = Event()
+        self.stopped = Event()
         self.thread = Thread(target=self.run, daemon=True)
         self.thread.start()
 
     def run(self) -> None:
-        while not self.over.is_set():
+        while not self.stopped.is_set():
             try:
                 with psycopg.connect(self.url, autocommit=True) as connection:
                     self.sample(connection)
@@ -33,7 +35,7 @@ class Monitor:
                 time.sleep(0.05)  # the server is being restarted by the test
 
     def sample(self, connection: psycopg.Connection) -> None:
-        while not self.over.wait(0.02):
+        while not self.stopped.wait(0.02):
             row = connection.execute(LIVE_CALLS).fetchone()
             assert row
             self.most_calls = max(self.most_calls, row[0])
@@ -43,31 +45,31 @@ class Monitor:
                     self.measure_memory(pid)
 
     def measure_memory(self, pid: int) -> None:
-        taken = memory(pid)
+        peak = memory(pid)
         has_pyarrow = loaded(pid, "libarrow")
-        if taken > self.most_memory[has_pyarrow]:
-            self.most_memory[has_pyarrow], self.whose[has_pyarrow] = taken, described(pid)
+        if peak > self.most_memory[has_pyarrow]:
+            self.most_memory[has_pyarrow], self.whose[has_pyarrow] = peak, describe_process(pid)
 
     def stop(self) -> None:
-        self.over.set()
+        self.stopped.set()
         self.thread.join(10)
 
 
-NAMED = ("VmRSS", "RssAnon", "RssFile", "RssShmem", "Threads")
+STATUS_LINES = ("VmRSS", "RssAnon", "RssFile", "RssShmem", "Threads")
 
 
-def described(pid: int) -> str:
+def describe_process(pid: int) -> str:
     """Return the command of a process and its memory details, if it is still running."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
-        return f"process {pid}, which has ended"
-    return " ".join([command, *("=".join(line.split()[:2]) for line in lines if line.startswith(NAMED))])
+        return f"process {pid}, which has exited"
+    return " ".join([command, *("=".join(line.split()[:2]) for line in lines if line.startswith(STATUS_LINES))])
 
 
 def loaded(pid: int, library: str) -> bool:
-    """Return whether a process has loaded a shared library. One that has ended has not."""
+    """Return whether a process has loaded a shared library. Return False if it has exited."""
     try:
         return library in Path(f"/proc/{pid}/maps").read_text()
     except OSError:
@@ -75,7 +77,7 @@ def loaded(pid: int, library: str) -> bool:
 
 
 def memory(pid: int) -> int:
-    """Return the peak memory of a process in MB, or 0 when it has ended."""
+    """Return the peak memory of a process in MB, or 0 if it has exited."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

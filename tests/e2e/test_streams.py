@@ -21,7 +21,7 @@ from knox.settings import CONSTANTS
 
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.processes import Web
-from config.platform.http.sse import MAX_STREAMS_OF_A_USER
+from config.platform.http.sse import MAX_STREAMS_PER_USER
 from exports.jobs import actions
 from exports.models import Dataset, Event, Job
 from tests.e2e.conftest import Workers, serving_alone
@@ -331,9 +331,7 @@ def test_a_hundred_listeners_cost_no_more_queries_than_one(
     """A25: twelve chunks, and at most three queries per half second."""
     job = make_job(dataset, alice, 12)
     staff = [User.objects.create_user(name, is_staff=True, is_superuser=True) for name in ("staff", "other")]
-    streams = [
-        clients(of).watch(job) for of in (token_of(user) for user in staff) for _ in range(MAX_STREAMS_OF_A_USER)
-    ]
+    streams = [clients(of).watch(job) for of in (token_of(user) for user in staff) for _ in range(MAX_STREAMS_PER_USER)]
     assert clients(token_of(staff[0])).problem(f"/exports/{job.pk}/events") == (429, "too_many_streams")
     wait_until(lambda: listeners(web) == 100)
     before, began = queries(web), time.monotonic()
@@ -363,7 +361,7 @@ def test_streams_hold_no_connection_to_the_database(
 @pytest.mark.slow
 def test_streams_hold_no_thread(dataset: Dataset, alice: User, web: Web, clients: Clients, token: str) -> None:
     job = make_job(dataset, alice, 1)
-    streams = [clients(token).watch(job) for _ in range(MAX_STREAMS_OF_A_USER)]
+    streams = [clients(token).watch(job) for _ in range(MAX_STREAMS_PER_USER)]
     wait_until(lambda: listeners(web) == len(streams))
 
     assert len(list(Path(f"/proc/{web.pid}/task").iterdir())) < 40

@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 
 from config.platform.db import sql
 from config.platform.http.idempotency import Idempotency
-from config.platform.http.staff import record_reading
+from config.platform.http.staff import record_access
 from config.platform.observability import gauges
 from config.platform.webhooks import outbox, sender
 from etl.core.states import Stage
@@ -167,7 +167,7 @@ def request_cases(rows: Rows) -> dict[str, Case]:
         "cancel": batch(lambda: actions.try_to_cancel(running)),
         "next turn": claim(lambda _: turns_of_chunks.next_rank(user_id=rows.alice.pk, dataset_id=detail.dataset_id)),
         "get one file": batch(get_file),
-        "open another user's document": claim(lambda _: record_reading(rows.staff, theirs, "Read.")),
+        "open another user's document": claim(lambda _: record_access(rows.staff, theirs, "Read.")),
     }
 
 

@@ -17,7 +17,7 @@ from django.utils import timezone
 from knox.models import AuthToken
 from rest_framework.test import APIClient
 
-from config.platform.admin.lists import OwnFilters
+from config.platform.admin.lists import RestrictedFilters
 from exports.admin.errors import FOR_STAFF, advice_on
 from exports.core.errors import EXPLANATIONS
 from exports.delivery import links
@@ -195,7 +195,7 @@ def test_list_filters_do_not_leak_values(pages: Client, model: str, lookup: str)
 
 
 def test_lists_refuse_unknown_filters() -> None:
-    assert [each for each in site._registry.values() if not isinstance(each, OwnFilters)] == []
+    assert [each for each in site._registry.values() if not isinstance(each, RestrictedFilters)] == []
 
 
 def test_lists_accept_offered_filters_and_filters_of_links(pages: Client, failed: Job) -> None:

@@ -188,7 +188,7 @@ def test_a_long_action_stops_at_its_deadline_and_lists_the_rest(
     """An unavailable broker costs two seconds a row."""
     another = make_job(dataset, alice, chunks=1, key="EWR")
     fail(another, chunks=1)
-    monkeypatch.setattr(confirmed_actions, "SECONDS", -1.0)
+    monkeypatch.setattr(confirmed_actions, "TIME_LIMIT_SECONDS", -1.0)
 
     response = confirm(pages, select(pages, "retry", failed, another))
 

@@ -102,7 +102,7 @@ def test_workers_are_unknown_without_a_broker(pages: Client, monkeypatch: pytest
     monkeypatch.setattr(workers, "snapshot", workers.Snapshot())
     with broker_at("redis://127.0.0.1:9/0"):
         page = text_of(pages.get(WORKERS))
-    assert "The broker does not respond, so the workers are not known." in page
+    assert "The broker does not respond, so the status of the workers is unknown." in page
     assert "No worker consumes" not in page
 
 
@@ -225,7 +225,7 @@ def test_it_warns_when_no_document_finishes(pages: Client, alice: User) -> None:
 
 def test_it_shows_which_servers_respond(pages: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checks of /readyz, in words."""
-    monkeypatch.setattr(health, "BOUND_SECONDS", 60)
+    monkeypatch.setattr(health, "CHECK_SECONDS", 60)
     monkeypatch.setattr(health, "CONNECT_SECONDS", 30)
     monkeypatch.setattr(health, "readiness", health.Readiness(health.readiness.checks))
     page = text_of(pages.get(START))

@@ -231,7 +231,7 @@ def test_without_redis_streams_are_built_from_rows(
 def test_all_kinds_of_streams_share_a_limit(api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """A25: one user cannot open all streams of a process."""
     task = make_task(alice)
-    for name, status in (("MAX_STREAMS", 503), ("MAX_STREAMS_OF_A_USER", 429)):
+    for name, status in (("MAX_STREAMS", 503), ("MAX_STREAMS_PER_USER", 429)):
         with monkeypatch.context() as patch:
             patch.setattr(streams, name, 0)
             response = watch(api, task)

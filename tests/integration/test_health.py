@@ -53,7 +53,7 @@ def change(settings: LazySettings, **urls: str) -> None:
 
 def ready(client: Client) -> tuple[int, dict[str, Any]]:
     """Request `/readyz`, with longer timeouts than in production, because test machines may stall for seconds."""
-    with patch.object(health, "BOUND_SECONDS", 60), patch.object(health, "CONNECT_SECONDS", 30):
+    with patch.object(health, "CHECK_SECONDS", 60), patch.object(health, "CONNECT_SECONDS", 30):
         response = client.get("/readyz")
     return response.status_code, response.json()
 

@@ -151,7 +151,7 @@ def test_a_hanging_storage_loses_no_lease(
     alone: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A16: a worker waits for a pack only for a few seconds, and the next batch does not try to store one."""
-    monkeypatch.setattr(small_puts, "SECONDS", 1)
+    monkeypatch.setattr(small_puts, "TIMEOUT_SECONDS", 1)
     held: list[bytes] = []
 
     def hang(handler: faulty_s3.Handler, body: bytes) -> None:

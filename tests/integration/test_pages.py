@@ -13,7 +13,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from config.platform.durations import duration
 from config.platform.http.tokens import id_of, of_user
-from config.platform.ui.sign_in import BY_NAME
+from config.platform.ui.sign_in import NAME_RATE_FACTOR
 from config.platform.ui.templatetags import pages
 from tests.broker import valkey
 
@@ -53,7 +53,7 @@ def test_sign_in_attempts_are_limited_per_minute(carol: User, settings: LazySett
 @pytest.mark.slow
 def test_sign_in_attempts_count_by_name_across_addresses(carol: User, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "1/hour"})
-    for number in range(BY_NAME):
+    for number in range(NAME_RATE_FACTOR):
         assert "Incorrect username or password" in sign_in(
             Client(), "carol", "wrong", REMOTE_ADDR=f"192.0.2.{number + 10}"
         )
@@ -63,7 +63,7 @@ def test_sign_in_attempts_count_by_name_across_addresses(carol: User, settings: 
 @pytest.mark.slow
 def test_one_address_cannot_lock_out_other_users(carol: User, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "2/min"})
-    for _ in range(2 * BY_NAME + 5):
+    for _ in range(2 * NAME_RATE_FACTOR + 5):
         sign_in(Client(), "carol", "wrong", REMOTE_ADDR="192.0.2.1")
     assert "Incorrect username or password" in sign_in(Client(), "carol", "wrong", REMOTE_ADDR="192.0.2.2")
 

@@ -10,7 +10,7 @@ from django.test import Client
 from knox.models import AuthToken
 from rest_framework.test import APIClient
 
-from config.platform.http.auth import Credential, still_valid
+from config.platform.http.auth import Credential, valid_credentials
 from etl.core.states import Stage
 from etl.models import Task
 from exports.models import Dataset, Job
@@ -201,9 +201,9 @@ def test_a_stream_ends_when_staff_lose_the_permission(alice: User) -> None:
     token, _ = AuthToken.objects.create(user=user)
     watching = Credential(user.pk, "etl.view_task", token=token.digest)
     own = Credential(user.pk, token=token.digest)
-    assert still_valid([watching, own]) == {watching, own}
+    assert valid_credentials([watching, own]) == {watching, own}
     user.user_permissions.clear()
-    assert still_valid([watching, own]) == {own}
+    assert valid_credentials([watching, own]) == {own}
 
 
 def test_a_retry_by_staff_uses_the_owners_quota(document: Task, alice: User, settings: Any) -> None:

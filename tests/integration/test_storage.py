@@ -155,7 +155,7 @@ def test_part_sizes_grow_so_that_10000_parts_reach_5_tib() -> None:
 
 
 def test_sends_grown_parts_from_a_file(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PARTS_OF_A_SIZE", 1)
+    monkeypatch.setattr(parts, "PARTS_PER_SIZE", 1)
     data = content(5 * PART + 1)  # parts of 8, 16 and 16 MiB
     assert store(key, data).etag.endswith("-3")
     assert fetch(key) == data
@@ -384,8 +384,8 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[mmap]]:
     """Track the buffers of uploads while they exist."""
     taken: list[weakref.ref[mmap]] = []
 
-    def allocate(size: int, *, at_once: bool = False) -> mmap:
-        buffer = ALLOCATE(size, at_once=at_once)
+    def allocate(size: int, *, preallocate: bool = False) -> mmap:
+        buffer = ALLOCATE(size, preallocate=preallocate)
         taken.append(weakref.ref(buffer))
         return buffer
 

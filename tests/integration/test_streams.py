@@ -328,7 +328,7 @@ def test_more_streams_than_a_user_may_have_are_refused(
     dataset: Dataset, alice: User, api: APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A25: one token cannot hold all streams of a process."""
-    monkeypatch.setattr(sse, "MAX_STREAMS_OF_A_USER", 0)
+    monkeypatch.setattr(sse, "MAX_STREAMS_PER_USER", 0)
     response: Any = api.get(f"/exports/{make_job(dataset, alice, 1).pk}/events")
 
     assert (response.status_code, response.json()["code"]) == (429, "too_many_streams")
@@ -337,7 +337,7 @@ def test_more_streams_than_a_user_may_have_are_refused(
 
 @in_a_loop
 async def test_streams_are_counted_by_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "MAX_STREAMS_OF_A_USER", 2)
+    monkeypatch.setattr(sse, "MAX_STREAMS_PER_USER", 2)
     hub = sse.hub(JobEventHub)
     mine = [listening(hub) for _ in range(2)]
     with pytest.raises(sse.TooManyStreamsOfUser):
@@ -356,7 +356,7 @@ async def test_concurrent_streams_cannot_exceed_the_limit_of_a_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both are admitted before one is counted. The second one ends right after it opens, and is refused afterward."""
-    monkeypatch.setattr(sse, "MAX_STREAMS_OF_A_USER", 1)
+    monkeypatch.setattr(sse, "MAX_STREAMS_PER_USER", 1)
     hub = sse.hub(JobEventHub)
     early = listening(hub)
     late = sse.EventStream(event_hub.JobEventHub, event_hub.JobListener(uuid4(), Credential(1), 0), opening=b"opening")

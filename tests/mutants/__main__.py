@@ -1,4 +1,4 @@
-"""Mutation tests with a fixed table of small changes, one at a time: `make mutants`.
+"""Mutation tests with a fixed table of small changes, which are applied individually: `make mutants`.
 
     make mutants                      all of them
     make mutants MUTANT=quota         those with this word in their name or file
@@ -25,8 +25,8 @@ from tests.mutants.table import TABLES
 
 ROOT = Path(__file__).parents[2]
 COPIES = ROOT / ".local" / "mutants"
-AT_ONCE = int(os.environ.get("AT_ONCE", "2"))
-LIMIT = 300  # seconds for the tests of one mutant; ten times as much for all tests without a mutant
+PARALLEL = int(os.environ.get("AT_ONCE", "2"))
+LIMIT = 300  # seconds for the tests of a mutant; for all tests without a mutant, ten times as long
 FAILED = r"^(?:FAILED \S+::|_+ ERROR at teardown of )(\w\S*)"
 PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly")
 
@@ -50,7 +50,7 @@ class Copy:
         self.changes = int(time.time())
 
     def write(self, name: str, text: str) -> None:
-        """Write with a new mtime: Python detects stale bytecode by mtime in seconds and size, which may be equal."""
+        """Write a file with a new mtime. Python detects stale bytecode only by the mtime in seconds and the size."""
         self.changes += 2
         (self.folder / name).write_text(text, encoding="utf-8")
         os.utime(self.folder / name, (self.changes, self.changes))
@@ -67,9 +67,9 @@ class Copy:
             self.write(mutant.file, before)
 
     def run(self, tests: Iterable[str], *, limit: float) -> Verdict:
-        """Run tests. A mutant is killed when a test or a check after it fails, and not when pytest cannot start."""
+        """Run tests. A mutant is killed if a test or its teardown fails, but not if pytest cannot start."""
         began = time.monotonic()
-        log_file = self.folder.with_suffix(".log")  # a pipe could be kept open by a server that outlives its tests
+        log_file = self.folder.with_suffix(".log")  # a server that outlives its tests would keep a pipe open
         try:
             with log_file.open("w") as log:
                 done = subprocess.run(
@@ -92,7 +92,7 @@ class Copy:
 
 
 def files() -> list[str]:
-    """Return the tracked files, and the untracked ones that are not ignored."""
+    """Return the tracked files, and untracked files that are not ignored."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -122,7 +122,7 @@ def judge_all(mutants: list[Mutant], copies: list[Copy]) -> list[Verdict]:
         finally:
             free.put(copy)
         with printing:
-            print(f"{verdict.word:<12} {verdict.seconds:4.0f} s  {mutant.file:<28} What if {mutant.name}?", flush=True)
+            print(f"{verdict.word:<12} {verdict.seconds:4.0f} s  {mutant.file:<28} {mutant.name}", flush=True)
             if verdict.by:
                 print(f"{'':<20}by {verdict.by}", flush=True)
         return verdict
@@ -139,14 +139,14 @@ def passes(mutants: list[Mutant], copies: list[Copy]) -> bool:
         verdicts = list(pool.map(lambda copy, share: copy.run(share, limit=10 * LIMIT), copies, shares))
     for verdict in verdicts:
         if verdict.word != "survived":
-            print(f"Without any mutant: {verdict.word} {verdict.by}")
+            print(f"Without a mutant: {verdict.word} {verdict.by}")
     return all(verdict.word == "survived" for verdict in verdicts)
 
 
 def main() -> int:
     mutants, began = chosen(), time.monotonic()
-    copies = [Copy(COPIES / str(n)) for n in range(1, AT_ONCE + 1)]
-    print(f"{len(mutants)} mutants. First their tests, while nothing is broken …", flush=True)
+    copies = [Copy(COPIES / str(n)) for n in range(1, PARALLEL + 1)]
+    print(f"{len(mutants)} mutants. Running their tests without a mutant first …", flush=True)
     if not mutants or not passes(mutants, copies):
         return 1
     verdicts = judge_all(mutants, copies)

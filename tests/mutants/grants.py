@@ -1,4 +1,4 @@
-"""Mutants of grants, of the source's messages, and of turns between users."""
+"""Mutants of grants, error messages of the source, and turns of users."""
 
 from functools import partial
 
@@ -35,7 +35,7 @@ MUTANTS = [
         tests=grants("an_accepted_job_ends_but_its_owner_cannot_download_it"),
     ),
     ACCESS(
-        name="give a delivery with keys that are no longer granted",
+        name="deliver keys that are no longer granted",
         old="return all(map(dataset.grant_check(), keys))",
         new="return any(map(dataset.grant_check(), keys))",
         tests=grants("a_job_with_one_key_that_is_no_longer_granted_gets_no_link"),
@@ -46,7 +46,7 @@ MUTANTS = [
         new="",
         tests=grants("a_retry_and_a_replay_need_access"),
     ),
-    # ---- Messages of the source
+    # ---- Error messages of the source
     ACCESS(
         name="show owners the source's message although the dataset does not",
         old="if dataset and dataset.show_errors else",

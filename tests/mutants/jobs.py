@@ -100,7 +100,7 @@ MUTANTS = [
         tests=completion("jobs_of_two_datasets_at_the_same_path_deliver_their_own_files"),
     ),
     ADOPTION(
-        name="call the source again because others replace the file",
+        name="call the source again because other jobs replace the file",
         old="REPLACEMENTS = 50",
         new="REPLACEMENTS = 2",
         tests=tests_of(
@@ -108,19 +108,19 @@ MUTANTS = [
         ),
     ),
     PACKS(
-        name="deliver what lies in a pack without a look at its checksum",
+        name="deliver content of a pack without checking its checksum",
         old="return content if hashlib.sha256(content).hexdigest() == chunk.sha256 else None",
         new="return content",
         tests=completion("bytes_of_a_pack_that_are_not_those_of_the_ledger_are_not_delivered"),
     ),
     PACKS(
-        name="look for a file of a pack behind the large files that are not in it",
+        name="locate a file in a pack behind large files that are not in the pack",
         old="        bytes__lte=PACKED_BYTES,\n",
         new="",
         tests=completion("a_manifest_keeps_small_files_in_packs_and_large_ones_alone"),
     ),
     PACKS(
-        name="look for a file of a pack behind those of batches",
+        name="locate a file in a pack behind files of batches",
         old="        pack__isnull=True,\n",
         new="",
         tests=tests_of("tests/integration/test_packs.py", "a_file_that_is_exported_again_leaves_its_pack"),
@@ -138,13 +138,13 @@ MUTANTS = [
         tests=tests_of("tests/integration/test_packs.py", "a_stale_completion_changes_no_pack"),
     ),
     BUNDLES(
-        name="leave the copies of a failed delivery",
+        name="keep the copies of a failed delivery",
         old="        discard(attempt.folder)\n        raise",
         new="        raise",
         tests=completion("an_attempt_without_a_receipt_leaves_no_copies"),
     ),
     COMPLETION(
-        name="repeat a refused delivery without growing pauses",
+        name="retry a refused delivery without growing delays",
         old="greatest(%(delay)s, least(refused_for / 4, %(longest)s))",
         new="%(delay)s",
         tests=completion("the_pause_of_a_refused_delivery_grows"),
@@ -210,7 +210,7 @@ MUTANTS = [
         tests=control("an_ended_job_cannot_be_cancelled"),
     ),
     CONTROL(
-        name="miss chunks that return to the queue during a cancel",
+        name="miss chunks that are released during a cancel",
         old="\n      AND (NOT %(is_last)s OR j.done + j.failed + j.cancelled + delta.chunks = j.total)",
         new="",
         tests=control("a_cancel_includes_chunks_released_at_the_same_time"),

@@ -73,19 +73,19 @@ MUTANTS = [
         ),
     ),
     CLAIMS(
-        name="take chunks into a batch without locking them",
+        name="claim a batch of chunks without locking them",
         old="LIMIT (SELECT greatest(more, 0) FROM share) FOR UPDATE SKIP LOCKED",
         new="LIMIT (SELECT greatest(more, 0) FROM share)",
         tests=batches("concurrent_batches_are_disjoint_and_within_the_slots"),
     ),
     CLAIMS(
-        name="take all waiting chunks into a batch",
+        name="claim all waiting chunks as a batch",
         old="SELECT least(wanted.size, ceil(waiting.chunks::numeric / wanted.workers)) - 1 AS more",
         new="SELECT least(wanted.size, waiting.chunks) - 1 AS more",
         tests=batches("a_batch_leaves_other_workers_their_share"),
     ),
     CLAIMS(
-        name="take a chunk that was lost into a batch",
+        name="claim a chunk that was lost before as part of a batch",
         old="AND NOT c.reusable AND c.attempts = 0",
         new="AND NOT c.reusable",
         tests=batches("a_batch_takes_no_chunk_that_was_lost"),
@@ -97,7 +97,7 @@ MUTANTS = [
         tests=batches("a_chunk_calls_the_source_while_the_last_file_is_uploaded"),
     ),
     BATCHES(
-        name="record a file that was uploaded late with the last chunk",
+        name="record a file whose upload ends late with the last chunk",
         old="if self._waiting or (self._running and not self._is_split):",
         new="if self._waiting or self._running:",
         tests=batches("a_file_is_recorded_while_the_next_call_takes_long"),
@@ -116,31 +116,31 @@ MUTANTS = [
         tests=batches("a_chunk_that_takes_long_delays_no_other"),
     ),
     BATCHES(
-        name="keep the results of a batch until its slow chunk ends",
+        name="hold back the results of a batch until its slow chunk ends",
         old="            self._record_ended()\n        except Error",
         new="        except Error",
         tests=batches("a_chunk_that_takes_long_delays_no_other"),
     ),
     BATCHES(
-        name="go on while a call may still run",
+        name="continue while a call may still be running",
         old="while not self._session.may_still_run and",
         new="while",
         tests=batches("no_call_follows_one_that_may_still_run"),
     ),
     BATCHES(
-        name="drop what a batch has ended at a shutdown",
+        name="discard the finished chunks of a batch at shutdown",
         old="        self._record_ended()\n        if self._waiting:\n            transitions.release(list",
         new="        if self._waiting:\n            transitions.release(list",
         tests=batches("a_shutdown_records_what_has_ended_and_returns_the_rest"),
     ),
     BATCHES(
-        name="lose what a batch has ended if a shutdown interrupts its record",
+        name="lose the finished chunks of a batch if a shutdown interrupts their recording",
         old="            with self._lock:\n                self._ended[:0] = ended\n            raise",
         new="            raise",
         tests=batches("a_shutdown_while_a_batch_is_recorded_loses_none"),
     ),
     SLOT(
-        name="give the slot up between two batches",
+        name="release the slot between two batches",
         old="paused=paused, held=self._token)",
         new="paused=paused)",
         tests=batches("a_worker_keeps_its_slot_from_one_batch_to_the_next"),
@@ -164,7 +164,7 @@ MUTANTS = [
         tests=batches("a_shutdown_wakes_a_worker_after_it_has_freed_the_slot"),
     ),
     BATCHES(
-        name="go on after the connection that the slot names was lost",
+        name="continue after the connection of the slot was lost",
         old=" and self._session.backend == self._backend:",
         new=":",
         tests=batches("no_call_follows_one_that_lost_its_connection"),
@@ -177,7 +177,7 @@ MUTANTS = [
         tests=batches("a_worker_looks_again_after_it_has_freed_its_slot"),
     ),
     SLOT(
-        name="free the slot of a call that may still run",
+        name="free the slot of a call that may still be running",
         old="if not self.session.may_still_run:\n            transitions",
         new="if True:\n            transitions",
         tests=batches("no_call_follows_one_that_may_still_run"),
@@ -269,7 +269,7 @@ MUTANTS = [
         tests=leases("a_chunk_that_kills_its_workers_fails"),
     ),
     LEASES(
-        name="release a chunk that another worker holds by now",
+        name="release a chunk that another worker has claimed since",
         old="WHERE status = 'running' AND id = %(chunk)s AND token = %(token)s FOR UPDATE",
         new="WHERE status = 'running' AND id = %(chunk)s AND %(token)s > 0 FOR UPDATE",
         tests=verbs("a_lease_is_withdrawn_only_from_the_displayed_holder"),
@@ -306,7 +306,7 @@ MUTANTS = [
         tests=sweeper("orphans_are_deleted_and_objects_of_live_receipts_kept"),
     ),
     STORAGE(
-        name="delete objects that receipts name",
+        name="delete objects that receipts reference",
         old="of_this_service(undelivered(batch))",
         new="of_this_service(batch)",
         tests=sweeper("orphans_are_deleted_and_objects_of_live_receipts_kept"),
@@ -336,14 +336,14 @@ MUTANTS = [
         tests=sweeper("abandoned_uploads_are_aborted"),
     ),
     Mutant(
-        name="leave a dead worker's query running on the source",
+        name="leave the query of a killed worker running on the source",
         file="exports/source/database.py",
         old='        "client_connection_check_interval=1000",\n',
         new="",
         tests=tests_of("tests/chaos/test_workers.py", "the_query_of_a_killed_worker_ends_and_its_chunk_is_retried"),
     ),
     Mutant(
-        name="reuse a slot while its call still runs",
+        name="reuse a slot while its call is still running",
         file="exports/source/database.py",
         old="            self.may_still_run = True  # in case the next line is interrupted\n"
         "            self.may_still_run = not self._end_call()\n",

@@ -1,4 +1,4 @@
-"""A small change of the product, and the tests that must fail with it."""
+"""A mutant: a small change of the product, and the tests that must fail with it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 class Mutant:
     """A replacement of `old`, which occurs once in `file`, by `new`. One of `tests` must fail with it.
 
-    `name`: the mutant's effect, as an imperative. Tests are pytest node ids; a file means all its tests.
+    `name`: the mutant's effect, as an imperative. `tests` are pytest node ids; a file stands for all its tests.
     """
 
     name: str

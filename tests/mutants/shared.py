@@ -64,20 +64,20 @@ MUTANTS = [
         tests=storage("aborts_when_the_producer_fails"),
     ),
     UPLOADS(
-        name="send what an abort has left of a small object",
-        old="        content = bytes(self._last)\n        self._expect_open()\n",
+        name="send the rest of a small object after an abort",
+        old="        content = bytes(self._last)\n        self._require_open()\n",
         new="        content = bytes(self._last)\n",
         tests=storage("a_commit_whose_upload_was_aborted_sends_nothing"),
     ),
     # ---- Run-states: compare and advance
     SCRIPT(
-        name="advance a run-state under another worker's token",
+        name="advance a run-state with another worker's token",
         old="if move.token and token ~= move.token then",
         new="if move.token and token == nil then",
         tests=runstate("an_expired_lease_can_be_taken_and_its_holder_is_fenced_off"),
     ),
     SCRIPT(
-        name="advance a run-state under another generation",
+        name="advance a run-state with another generation",
         old="if move.generation and generation ~= move.generation then",
         new="if move.generation and generation == nil then",
         tests=runstate("only_a_greater_generation_replaces_a_run_state"),
@@ -89,13 +89,13 @@ MUTANTS = [
         tests=runstate("an_ended_task_does_not_change"),
     ),
     SCRIPT(
-        name="begin a stage that another worker holds",
+        name="start a stage that another worker holds",
         old="local is_held = token ~= '' and lease_until > now",
         new="local is_held = token ~= '' and lease_until > now + 3600",
         tests=runstate("one_of_many_concurrent_starts_wins"),
     ),
     SCRIPT(
-        name="cancel a task that a worker has begun",
+        name="cancel a task that a worker has started",
         old="if move.unstarted and had[7] == '1' and (status ~= 'llm_processing' or is_held) then",
         new="if move.unstarted and had[7] == 'x' then",
         tests=runstate("only_pending_tasks_are_cancelled"),
@@ -138,7 +138,7 @@ MUTANTS = [
     ),
     # ---- Documents
     PIPELINE(
-        name="begin a task whose row has ended",
+        name="start a task whose row has ended",
         old='Task.objects.open().filter(pk=task_id).values_list("task_id", "uuid", "generation", named=True)',
         new='Task.objects.filter(pk=task_id).values_list("task_id", "uuid", "generation", named=True)',
         tests=recovery("a_run_state_that_contradicts_an_ended_row_is_repaired"),
@@ -169,13 +169,13 @@ MUTANTS = [
         tests=recovery("an_outcome_of_an_earlier_generation_is_not_recorded"),
     ),
     OUTCOME(
-        name="write the outcome of a lost document into the row with its id",
+        name="write the outcome of a lost document to the row with the same id",
         old=".filter(pk=state.task_id, generation=state.generation, uuid=state.uuid)",
         new=".filter(pk=state.task_id, generation=state.generation)",
         tests=reissued("an_end_of_a_lost_document_is_not_recorded"),
     ),
     SCRIPT(
-        name="take the run-state of a lost document for that of a new one",
+        name="use the run-state of a lost document for a new one",
         old="if move.uuid and move.uuid ~= uuid then",
         new="if false then",
         tests=reissued(
@@ -183,7 +183,7 @@ MUTANTS = [
         ),
     ),
     Mutant(
-        name="store artifacts under a number that is issued again",
+        name="store artifacts under an id that is issued again",
         file="etl/models/task.py",
         old='return 1 + int(self.uuid[:7] or "0", 16)',
         new="return 1",
@@ -252,7 +252,7 @@ MUTANTS = [
         tests=tests_of("tests/integration/test_document_shares.py", "three_users_take_turns_in_both_stages"),
     ),
     Mutant(
-        name="let another user's backlog refuse a user",
+        name="refuse a user because of another user's backlog",
         file="etl/pipeline/queue_limit.py",
         old='max(size - now["open"], ',
         new='min(size - now["open"], ',

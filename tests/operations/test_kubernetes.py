@@ -223,7 +223,7 @@ def test_probes_refer_to_existing_ports_and_commands(documents: list[Document]) 
             assert {kind: view.view_class for kind, view in views.items()} == {  # type: ignore[attr-defined]
                 "startupProbe": health.Ready, "readinessProbe": health.Live, "livenessProbe": health.Live
             }  # fmt: skip
-            assert all(probe["timeoutSeconds"] > health.BOUND_SECONDS for probe in probes.values())
+            assert all(probe["timeoutSeconds"] > health.CHECK_SECONDS for probe in probes.values())
         else:
             assert not probes  # the migration exits
         for kind, minutes in (("startupProbe", 1), ("livenessProbe", 1)):

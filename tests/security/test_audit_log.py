@@ -372,7 +372,7 @@ def test_the_export_has_all_entries_that_match(
     pages: Client, alice: User, bob: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C13."""
-    monkeypatch.setattr(audit_log, "AT_ONCE", 2)
+    monkeypatch.setattr(audit_log, "BATCH_SIZE", 2)
     for number in range(5):
         AuditEntry.objects.create(
             via="api", user=alice, action="/exports", outcome="success", object_ids=[f"job_id={number}"]

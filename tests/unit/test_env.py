@@ -205,7 +205,11 @@ def test_it_reports_all_missing_variables_together(read: Read, value: str | None
         ("CELERY_BROKER_URL", "sentinel://:hunter2@one:26379", NO_BROKER),
         ("CELERY_BROKER_URL", "redis://:hunter2@one?socket_timeout=1", NO_OPTION),
         ("CELERY_BROKER_URL", "rediss://:hunter2@one?ssl_cert_reqs=CERT_REQUIRED", NO_CHECK),
-        ("REDIS_URL", "rediss://:hunter2@one?ssl_ca_certs=/hunter2", "has an ssl_ca_certs that is not a file here"),
+        (
+            "REDIS_URL",
+            "rediss://:hunter2@one?ssl_ca_certs=/hunter2",
+            "has an ssl_ca_certs that is not a file on this machine",
+        ),
         ("S3_PUBLIC_ENDPOINT_URL", "hunter2", "Input should be a valid URL, relative URL without a base"),
         ("S3_DOWNLOAD_SECRET_ACCESS_KEY", "hunter2", NO_PAIR),
         ("TRUSTED_PROXY_CIDRS", "hunter2", f"'item 1' {NO_NETWORK}"),

@@ -50,7 +50,9 @@ def answer(op: str, status: int, body: Any = None, *, user: str = "alice", **fac
     text = json.dumps(body).encode()
     sha256 = hashlib.sha256(text).hexdigest()
     return (
-        {"kind": "answer", "op": op, "user": user, "status": status, "body": body, "sha256": sha256} | defaults | facts
+        {"kind": "response", "op": op, "user": user, "status": status, "body": body, "sha256": sha256}
+        | defaults
+        | facts
     )
 
 
@@ -208,16 +210,16 @@ def sign_again(lines: list[Line], number: int, **facts: Any) -> None:
 
 
 TAMPERED: list[tuple[str, Callable[[list[Line]], Any]]] = [
-    ("answers_are_documented", change("poll", status=500, problem=True)),
-    ("answers_are_documented", change("download", 1, body={"code": "link_expired"})),
-    ("answers_are_documented", change("object", status=404)),
+    ("responses_are_documented", change("poll", status=500, problem=True)),
+    ("responses_are_documented", change("download", 1, body={"code": "link_expired"})),
+    ("responses_are_documented", change("object", status=404)),
     ("counters_add_up", lambda lines: find(lines, "stream")["events"][0][3]["progress"].update(running=2)),
     ("counters_add_up", lambda lines: find(lines, "poll", job=JOB)["body"]["progress"].update(reused=2)),
     ("ends_are_final", add("poll", answer("poll", 200, body_of(JOB, "running", progress(running=1))), job=JOB)),
     ("ends_are_final", change("retry", op="poll", status=200)),
     ("ends_are_final", lambda lines: find(lines, "stream")["events"][3][3].update(status="cancelled")),
-    ("a_key_makes_one_job", change("submit", 1, sha256="other")),
-    ("a_key_makes_one_job", change("submit", 1, key="3")),
+    ("a_key_creates_one_job", change("submit", 1, sha256="other")),
+    ("a_key_creates_one_job", change("submit", 1, key="3")),
     ("accepted_jobs_exist_and_end", lambda lines: find(lines, "list")["body"]["results"].pop()),
     ("accepted_jobs_exist_and_end", drop("submit", 2)),
     ("accepted_jobs_exist_and_end", lambda lines: final_job(lines).update(status="running")),
@@ -263,16 +265,16 @@ TAMPERED: list[tuple[str, Callable[[list[Line]], Any]]] = [
     ("streams_are_complete_and_in_order", change("stream", 1, after=5)),
     ("streams_are_complete_and_in_order", lambda lines: events(lines, 0, 2, 3)),
     ("streams_are_complete_and_in_order", lambda lines: find(lines, "stream")["events"][0][3].update(status="pending")),
-    ("webhooks_are_signed_ordered_and_single", change("webhook", signature="v1,AAAA")),
-    ("webhooks_are_signed_ordered_and_single", lambda lines: sign_again(lines, 0, type="export.failed")),
-    ("webhooks_are_signed_ordered_and_single", lambda lines: sign_again(lines, 1, timestamp="2024-03-01T11:00:00Z")),
-    ("webhooks_are_signed_ordered_and_single", drop("webhook")),
-    ("webhooks_are_signed_ordered_and_single", drop("webhook", 2)),
-    ("webhooks_are_signed_ordered_and_single", lambda lines: lines.append(
+    ("webhooks_are_signed_ordered_and_unique", change("webhook", signature="v1,AAAA")),
+    ("webhooks_are_signed_ordered_and_unique", lambda lines: sign_again(lines, 0, type="export.failed")),
+    ("webhooks_are_signed_ordered_and_unique", lambda lines: sign_again(lines, 1, timestamp="2024-03-01T11:00:00Z")),
+    ("webhooks_are_signed_ordered_and_unique", drop("webhook")),
+    ("webhooks_are_signed_ordered_and_unique", drop("webhook", 2)),
+    ("webhooks_are_signed_ordered_and_unique", lambda lines: lines.append(
         {**find(lines, "webhook"), "id": "d9", "signature": signature("d9", find(lines, "webhook")["text"])}
     )),
-    ("webhooks_are_signed_ordered_and_single", change("webhook", 2, id="d2")),
-    ("webhooks_are_signed_ordered_and_single", change("hook", user="bob")),
+    ("webhooks_are_signed_ordered_and_unique", change("webhook", 2, id="d2")),
+    ("webhooks_are_signed_ordered_and_unique", change("hook", user="bob")),
     ("a_link_works_once", change("download", 1, status=302, body=None)),
     ("a_link_works_once", change("download", 1, body={"code": "link_revoked"})),
     ("a_link_works_for_its_client_until_the_next_one", change("download", agent="other/1")),
@@ -286,11 +288,11 @@ TAMPERED: list[tuple[str, Callable[[list[Line]], Any]]] = [
         find(lines, "activate").update(began=61, ended=62),
     )),
     ("access_lasts_until_it_ends", change("limits", token="alice", where={"token": "old"})),
-    ("quotas_are_what_was_charged", change("limits", where={"final": True},
+    ("quotas_match_the_charges", change("limits", where={"final": True},
         body={"chunksPerDay": {"used": 2}, "jobsPerDay": {"used": 2}})),
-    ("quotas_are_what_was_charged", change("limits", where={"final": True},
+    ("quotas_match_the_charges", change("limits", where={"final": True},
         body={"chunksPerDay": {"used": 0}, "jobsPerDay": {"used": 2}})),
-    ("quotas_are_what_was_charged", change("limits", where={"final": True},
+    ("quotas_match_the_charges", change("limits", where={"final": True},
         body={"chunksPerDay": {"used": 1}, "jobsPerDay": {"used": 3}})),
 ]  # fmt: skip
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from config.dev.stack.kept_settings import write_private
 from config.dev.stack.servers import Servers
-from config.env import IN_FILE, Environment
+from config.env import FILE_SUFFIX, Environment
 
 FILE = "stack.env"
 
@@ -29,7 +29,7 @@ def effective(defaults: Mapping[str, str], given: Mapping[str, str]) -> dict[str
     known = Environment.names()
     from_shell = {name: value for name, value in given.items() if name in known or name in defaults}
     # If the shell names a file with the secret, such as SECRET_KEY_FILE, the default is left out: only one may be set.
-    return {name: value for name, value in defaults.items() if not from_shell.get(f"{name}{IN_FILE}")} | from_shell
+    return {name: value for name, value in defaults.items() if not from_shell.get(f"{name}{FILE_SUFFIX}")} | from_shell
 
 
 def write(path: Path, variables: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 from django.core.checks import Warning as CheckWarning
 
-from config.env import IN_FILE
+from config.env import FILE_SUFFIX
 from config.platform.http.addresses import parse
 from etl.providers.local import sandbox, system_calls
 
@@ -77,7 +77,7 @@ def check_transport(**_kwargs: Any) -> list[CheckMessage]:
 def check_sandbox(**_kwargs: Any) -> list[CheckMessage]:
     """Check that a malicious document that takes over the parser process cannot read secrets from files."""
     env = settings.SLUICE
-    has_secret_files = any(os.environ.get(f"{name.upper()}{IN_FILE}") for name in env.secrets())
+    has_secret_files = any(os.environ.get(f"{name.upper()}{FILE_SUFFIX}") for name in env.secrets())
     if env.etl_ocr_provider != "local" or not has_secret_files or sandbox.can_deny_files():
         return []
     message = (

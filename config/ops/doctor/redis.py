@@ -100,7 +100,7 @@ def subjects() -> list[Subject[Any]]:
             remedy_if_unreachable=REMEDY.format("CELERY_BROKER_URL"),
         )
         found = [subject]
-    if health.place(states) != health.place(broker):
+    if health.database_of(states) != health.database_of(broker):
         found.append(redis_subject("run_state", states, variables="ETL_REDIS_URL or REDIS_URL"))
     return found
 

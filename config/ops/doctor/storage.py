@@ -48,7 +48,7 @@ def check_conditions(key: str) -> Finding:
 
 
 def check_parts(key: str) -> Finding:
-    probe.upload_parts(probe.beside(key))
+    probe.upload_parts(probe.second_key(key))
     return ok("Multipart uploads work.")
 
 

@@ -35,7 +35,7 @@ def check_queues(found: Workers) -> Iterator[Finding]:
             yield ok(f"The queue {queue} has {len(names)} worker{'s' if len(names) > 1 else ''}.")
         else:
             yield failure(
-                workers.unserved(queue),
+                workers.describe_unserved_queue(queue),
                 f"Start one: python -m celery -A config worker -Q {queue} -n {queue}@%h; docs/runbook.md#nothing-runs.",
             )
 

@@ -1,4 +1,4 @@
-"""Shared parts of the admin, and the admin pages of users, tokens, and the audit log."""
+"""Shared code of the admin, and the admin pages of users, tokens, and the audit log."""
 
 from config.platform.admin import accounts, audit_log
 

@@ -22,7 +22,7 @@ from unfold.decorators import action
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from config.platform.admin.display import badge, date_or_age, list_of, side_by_side
-from config.platform.admin.lists import OwnFilters, ReadOnly
+from config.platform.admin.lists import ReadOnly, RestrictedFilters
 from config.platform.http import scopes, tokens
 from config.platform.models import Identity
 from config.platform.ui.base import redirect_page
@@ -46,7 +46,7 @@ PRIVILEGE_FIELDS = ("is_staff", "is_superuser", "groups", "user_permissions")
 
 
 @admin.register(User)
-class Users(OwnFilters, UserAdmin, ModelAdmin):
+class Users(RestrictedFilters, UserAdmin, ModelAdmin):
     """Accounts. Prevents privilege escalation: only superusers grant staff rights or change other staff."""
 
     form = UserChangeForm
@@ -68,12 +68,12 @@ class Users(OwnFilters, UserAdmin, ModelAdmin):
     fieldsets = (*(UserAdmin.fieldsets or ()), ("Related", {"fields": ("related",)}))
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
-        """Save, and override what the OpenID provider decided about the account before."""
+        """Save the account, and let it sign in again if the OpenID provider no longer confirmed it."""
         super().save_model(request, obj, form, change)
         Identity.objects.filter(pk=obj.pk).update(ended_at=None)
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return whether the user may change the account or its password, whose page calls this too."""
+        """Return whether the user may change the account. The page of its password calls this too."""
         is_above = obj is not None and (obj.is_staff or obj.is_superuser) and obj.pk != request.user.pk
         allowed = bool(super().has_change_permission(request, obj))
         return allowed and (is_superuser(request) or not is_above)
@@ -97,7 +97,7 @@ def is_superuser(request: HttpRequest) -> bool:
 
 
 @admin.register(Group)
-class Groups(OwnFilters, GroupAdmin, ModelAdmin):
+class Groups(RestrictedFilters, GroupAdmin, ModelAdmin):
     """Groups. Only superusers change them, because members inherit their permissions."""
 
     filter_horizontal = ()
@@ -123,8 +123,11 @@ CONFIRM_REVOKE = ActionDialog(
 
 @admin.register(AuthToken)
 class Tokens(ReadOnly):
-    """Tokens by their first characters. The primary key is the stored credential digest, so rows have no page and no
-    checkbox. URLs contain a digest of the digest."""
+    """API tokens, shown by their first characters.
+
+    The primary key is the stored digest of the credential, so rows have no page and no checkbox, and URLs contain a
+    digest of the digest.
+    """
 
     list_display = (
         "token",

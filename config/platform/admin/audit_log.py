@@ -1,4 +1,4 @@
-"""The audit log with its export, and the history of changes that the admin itself keeps."""
+"""Admin pages of the audit log and its export, and of Django's change history."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -24,17 +24,27 @@ from config.platform.db import clock
 from config.platform.http import audit
 from config.platform.models import AuditEntry
 
-AT_ONCE = 2_000  # entries that an export reads at a time
-OBJECTS = ("job_id", "task_id", "batch_id", "rule_id", "schedule_id", "webhook_id", "name", "object_id", "argument")
+BATCH_SIZE = 2_000  # entries that an export reads at a time
+OBJECT_NAMES = (
+    "job_id",
+    "task_id",
+    "batch_id",
+    "rule_id",
+    "schedule_id",
+    "webhook_id",
+    "name",
+    "object_id",
+    "argument",
+)
 
 
-def of_object(term: str) -> Q:
+def matches_object(term: str) -> Q:
     """Match an object by its ID or name, or as `job_id=…`."""
-    return Q(object_ids__overlap=[term] if "=" in term else [f"{name}={term}" for name in OBJECTS])
+    return Q(object_ids__overlap=[term] if "=" in term else [f"{name}={term}" for name in OBJECT_NAMES])
 
 
 class DateWidget(UnfoldAdminTextInputWidget):
-    """The browser's own calendar, without the scripts of Django's."""
+    """A date field with the browser's calendar, in place of Django's scripts."""
 
     input_type = "date"
 
@@ -56,15 +66,15 @@ class ExportForm(forms.Form):
     )
 
     def entries(self) -> QuerySet[AuditEntry]:
-        wanted = self.cleaned_data
-        found = AuditEntry.objects.filter(**{name: wanted[name] for name in ("via", "outcome") if wanted[name]})
-        if wanted["since"]:
-            found = found.filter(at__gte=datetime.combine(wanted["since"], time.min, UTC))
-        if wanted["until"]:
-            found = found.filter(at__lt=datetime.combine(wanted["until"], time.min, UTC) + timedelta(days=1))
-        if wanted["user"]:
-            found = found.filter(user__username=wanted["user"])
-        return found.filter(of_object(wanted["subject"])) if wanted["subject"] else found
+        filters = self.cleaned_data
+        found = AuditEntry.objects.filter(**{name: filters[name] for name in ("via", "outcome") if filters[name]})
+        if filters["since"]:
+            found = found.filter(at__gte=datetime.combine(filters["since"], time.min, UTC))
+        if filters["until"]:
+            found = found.filter(at__lt=datetime.combine(filters["until"], time.min, UTC) + timedelta(days=1))
+        if filters["user"]:
+            found = found.filter(user__username=filters["user"])
+        return found.filter(matches_object(filters["subject"])) if filters["subject"] else found
 
 
 @admin.register(AuditEntry)
@@ -101,7 +111,7 @@ class Audit(ReadOnly):
     actions_list = ("export",)
 
     def equal_to(self, term: str) -> Q:
-        return super().equal_to(term) | of_object(term)
+        return super().equal_to(term) | matches_object(term)
 
     @admin.display(description="user")
     def account_name(self, entry: AuditEntry) -> str:
@@ -117,7 +127,7 @@ class Audit(ReadOnly):
 
     @action(description="Export", url_path="export", permissions=["view"])  # type: ignore[untyped-decorator]
     def export(self, request: HttpRequest) -> HttpResponseBase:
-        """Show the form of the export, or send the file. The export has an entry of its own."""
+        """Show the export form, or send the file. The audit log records the export too."""
         form = ExportForm(request.GET if "download" in request.GET else None)
         if not (form.is_bound and form.is_valid()):
             context = {
@@ -127,32 +137,32 @@ class Audit(ReadOnly):
                 "form": form,
             }
             return TemplateResponse(request, "admin/audit_export.html", context, status=400 if form.is_bound else 200)
-        audit.opened()
+        audit.mark_opened()
         return as_file(form.entries(), request)
 
 
 def as_file(entries: QuerySet[AuditEntry], request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
-    """Return JSON Lines, oldest first, without entries that are written meanwhile."""
+    """Stream the entries as JSON Lines, oldest first, without entries that are written during the export."""
     newest = AuditEntry.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
-    parts = Parts(entries.filter(pk__lte=newest))
+    batches = LineBatches(entries.filter(pk__lte=newest))
     name = f"audit-{clock.now():%Y-%m-%d}.jsonl"
     return StreamingHttpResponse(
-        parts.asynchronous() if isinstance(request, ASGIRequest) else iter(parts),
+        batches.asynchronous() if isinstance(request, ASGIRequest) else iter(batches),
         content_type="application/jsonl",
         headers={"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"},
     )
 
 
-class Parts:
-    """The lines of entries, read in parts: neither the process nor the database holds all of them."""
+class LineBatches:
+    """Iterator over batches of lines, so that neither the process nor the database holds all entries in memory."""
 
     def __init__(self, entries: QuerySet[AuditEntry]) -> None:
         self.entries = entries.order_by("pk").values(*FIELDS)
         self.last = 0
 
     def next(self) -> bytes:
-        """Return the next lines, or b"" at the end. Hold no connection meanwhile."""
-        rows = list(self.entries.filter(pk__gt=self.last)[:AT_ONCE])
+        """Return the next batch of lines, or b"" at the end. Release the database connection after each batch."""
+        rows = list(self.entries.filter(pk__gt=self.last)[:BATCH_SIZE])
         if not connection.in_atomic_block:
             connection.close()
         if rows:
@@ -163,8 +173,8 @@ class Parts:
         return iter(self.next, b"")
 
     async def asynchronous(self) -> AsyncIterator[bytes]:
-        while part := await sync_to_async(self.next)():
-            yield part
+        while batch := await sync_to_async(self.next)():
+            yield batch
 
 
 FIELDS = (
@@ -184,7 +194,7 @@ def text_of(value: Any) -> str:
 
 @admin.register(LogEntry)
 class ChangeHistory(ReadOnly):
-    """What staff changed in the admin and on pages, in words. Its entries can be changed; those above cannot."""
+    """Descriptions of staff's changes in the admin and on pages. Unlike audit entries, the rows can be modified."""
 
     list_display = (date_or_age("action_time"), "user", "kind", "row", "change")
     list_filter = ("action_time", "action_flag", "content_type")

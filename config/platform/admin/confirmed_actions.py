@@ -30,10 +30,10 @@ from config.platform.admin.lists import ReadOnly
 from config.platform.http.problems import Problem
 from config.platform.http.quotas import QuotaExceeded
 
-MAX_ROWS = 1_000  # rows at a time, however many are selected
+MAX_ROWS = 1_000  # rows of one confirmation, even if more are selected
 # Characters of the form's selection: the key of each row, which may be a path, and its revision.
 MAX_SELECTION_LENGTH = 2_000 * MAX_ROWS
-SECONDS = 20.0  # time limit to start further rows: each costs two seconds while the broker is down
+TIME_LIMIT_SECONDS = 20.0  # no row is started after it; while the broker is down, each row takes two seconds
 MAX_LISTED = 20  # rows that the page lists; the rest are counted
 CHANGED = "Changed since you selected it."
 NO_TIME = "Time limit reached. Repeat the action for these."
@@ -42,7 +42,7 @@ NO_TIME = "Time limit reached. Repeat the action for these."
 class RowResult(NamedTuple):
     """The result for one row: `done` for the audit log, or the reason why the row is unchanged.
 
-    `is_logged`: the change has written its entry in the audit log itself, in its transaction.
+    `is_logged`: the change itself wrote its audit entry, in the same transaction.
     """
 
     row: Any
@@ -52,7 +52,7 @@ class RowResult(NamedTuple):
 
 
 class Confirmation(NamedTuple):
-    """The user who confirmed an action, and the nonce of the page, so that a double-click is one request."""
+    """The user who confirmed an action, and the nonce of the page, which detects a double-click."""
 
     user: Any
     nonce: str
@@ -62,7 +62,10 @@ Runner = Callable[[Sequence[Any], Confirmation], Iterable[RowResult]]
 
 
 def each(do: Callable[[Any], str]) -> Runner:
-    """Run `do` on each row. It returns a description of the change; a Problem that it raises becomes the refusal."""
+    """Return a runner that calls `do` for each row.
+
+    `do` returns a description of the change. A Problem that it raises becomes the refusal.
+    """
 
     def run(rows: Sequence[Any], _by: Confirmation) -> Iterator[RowResult]:
         for row in rows:
@@ -75,7 +78,7 @@ def each(do: Callable[[Any], str]) -> Runner:
 
 
 def change(do: Callable[[Any], object], done: str) -> Runner:
-    """Run `do` on each row, as `each` does, and describe each change by the same text."""
+    """Return a runner like that of `each`, with the same description for each change."""
 
     def run(row: Any) -> str:
         do(row)
@@ -86,7 +89,7 @@ def change(do: Callable[[Any], object], done: str) -> Runner:
 
 @contextmanager
 def naming_owners_quota() -> Iterator[None]:
-    """Make the error name the owner's quota, because the request comes from staff."""
+    """Say in quota errors that the quota is the owner's, because the request comes from staff."""
     try:
         yield
     except QuotaExceeded as refusal:
@@ -99,11 +102,11 @@ def no_revision(_row: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaffAction:
-    """An action on rows, offered to staff. `label` fits one row and many.
+    """An action on rows, offered to staff. `label` fits one row or many.
 
     `refusal` returns the reason why a row would not change, or "": a preview for the page; `do` checks again.
     `revision` returns a value that changes whenever this or a similar action changed the row. A form that is sent twice
-    finds another revision and does nothing the second time.
+    has an outdated revision and does nothing the second time.
     """
 
     name: str
@@ -120,25 +123,25 @@ class StaffAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmationQuestion:
-    """The content of a confirmation page: rows that will change, and the others by the reason."""
+    """The content of a confirmation page: rows that will change, and the other rows by reason."""
 
     action: StaffAction
-    fitting: list[Any]
+    eligible: list[Any]
     others: dict[str, list[Any]] = field(default_factory=dict)
-    is_cut: bool = False
+    is_truncated: bool = False
 
     @classmethod
     def about(cls, action: StaffAction, rows: Sequence[Any]) -> "ConfirmationQuestion":
-        question = cls(action=action, fitting=[], is_cut=len(rows) > MAX_ROWS)
+        question = cls(action=action, eligible=[], is_truncated=len(rows) > MAX_ROWS)
         for row in rows[:MAX_ROWS]:
             reason = action.refusal(row)
-            (question.others.setdefault(reason, []) if reason else question.fitting).append(row)
+            (question.others.setdefault(reason, []) if reason else question.eligible).append(row)
         return question
 
     @property
     def selection(self) -> str:
-        """The selection as one field: Django accepts at most a thousand fields."""
-        return json.dumps([[str(row.pk), self.action.revision(row)] for row in self.fitting])
+        """The selection as a single form field, because Django limits the number of fields."""
+        return json.dumps([[str(row.pk), self.action.revision(row)] for row in self.eligible])
 
 
 class StaffActionAdmin(ReadOnly):
@@ -150,7 +153,7 @@ class StaffActionAdmin(ReadOnly):
     def allowed(self, request: HttpRequest) -> list[StaffAction]:
         return [action for action in self.row_actions if request.user.has_perm(action.permission)]
 
-    # ---- Offering ----
+    # ---- Actions and buttons ----
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         if IS_POPUP_VAR in request.GET:
             return {}
@@ -158,7 +161,7 @@ class StaffActionAdmin(ReadOnly):
 
     def action_of(self, action: StaffAction) -> Callable[..., HttpResponse]:
         def ask(_admin: Any, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
-            """Read one row over the limit, to know whether there are more, but never all of them."""
+            """Read at most one row over the limit, which shows whether more rows are selected."""
             return self.ask(request, action, list(queryset[: MAX_ROWS + 1]), back=request.get_full_path())
 
         return ask
@@ -167,8 +170,8 @@ class StaffActionAdmin(ReadOnly):
         self, request: HttpRequest, context: dict[str, Any], *args: Any, obj: Any = None, **kwargs: Any
     ) -> Any:
         """Add a button for each action that applies to the row."""
-        fitting = [action for action in self.allowed(request) if obj is not None and not action.refusal(obj)]
-        buttons = [self.button(action, obj) for action in fitting]
+        eligible = [action for action in self.allowed(request) if obj is not None and not action.refusal(obj)]
+        buttons = [self.button(action, obj) for action in eligible]
         context["actions_detail"] = [*(context.get("actions_detail") or []), *buttons]
         return super().render_change_form(request, context, *args, obj=obj, **kwargs)
 
@@ -188,15 +191,15 @@ class StaffActionAdmin(ReadOnly):
         return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_{name}", args=list(map(quote, pk)))
 
     def get_urls(self) -> list[URLPattern]:
-        begin = f"{self.opts.app_label}_{self.opts.model_name}"
+        prefix = f"{self.opts.app_label}_{self.opts.model_name}"
         own = []
         for action in self.row_actions:
             own += [
-                path(f"do/{action.name}/", self.view_of(self.run_action, action), name=f"{begin}_do_{action.name}"),
+                path(f"do/{action.name}/", self.view_of(self.run_action, action), name=f"{prefix}_do_{action.name}"),
                 path(
                     f"<path:object_id>/{action.name}/",
                     self.view_of(self.confirm_one, action),
-                    name=f"{begin}_{action.name}",
+                    name=f"{prefix}_{action.name}",
                 ),
             ]
         return [*own, *super().get_urls()]
@@ -223,11 +226,11 @@ class StaffActionAdmin(ReadOnly):
             "opts": self.opts,
             "title": f"{action.label}?",
             "question": question,
-            "changing": self.count(len(question.fitting)),
+            "changing": self.count(len(question.eligible)),
             "selected": self.count(min(len(rows), MAX_ROWS)),
             "others": [(reason, self.count(len(left)), self.named(left)) for reason, left in question.others.items()],
-            "named": self.named(question.fitting),
-            "unlisted": max(len(question.fitting) - MAX_LISTED, 0),
+            "named": self.named(question.eligible),
+            "unlisted": max(len(question.eligible) - MAX_LISTED, 0),
             "limit": MAX_ROWS,
             "nonce": secrets.token_urlsafe(12),
             "back": back,
@@ -272,7 +275,7 @@ class StaffActionAdmin(ReadOnly):
         return selected
 
     def reread(self, request: HttpRequest, selected: dict[str, str]) -> tuple[list[Any], int]:
-        """Return the selected rows, read again and in order, and the number of deleted ones."""
+        """Load the selected rows, in order. Return them and the number of rows that no longer exist."""
         try:
             found = {str(row.pk): row for row in self.get_queryset(request).filter(pk__in=list(selected))}
         except (ValueError, ValidationError, DataError):
@@ -282,7 +285,7 @@ class StaffActionAdmin(ReadOnly):
     def do(self, request: HttpRequest, action: StaffAction, rows: Sequence[Any]) -> list[RowResult]:
         """Run the action row by row, and log each change immediately."""
         by = Confirmation(user=request.user, nonce=request.POST.get("nonce", "")[:64])
-        until, results = time.monotonic() + SECONDS, []
+        until, results = time.monotonic() + TIME_LIMIT_SECONDS, []
         for result in action.do(rows, by):
             results.append(result)
             if result.done and not result.is_logged:
@@ -305,12 +308,12 @@ class StaffActionAdmin(ReadOnly):
 
     def return_url(self, request: HttpRequest) -> str:
         back = request.POST.get("back", "")
-        ours = self.url_of("changelist")
-        is_ours = back.startswith(ours) and url_has_allowed_host_and_scheme(back, allowed_hosts=None)
-        return back if is_ours else ours
+        changelist = self.url_of("changelist")
+        is_safe = back.startswith(changelist) and url_has_allowed_host_and_scheme(back, allowed_hosts=None)
+        return back if is_safe else changelist
 
 
 def only_if_status(statuses: Iterable[str], reason: str) -> Callable[[Any], str]:
     """Return a `refusal` function for actions that apply to some statuses only."""
-    fitting = frozenset(statuses)
-    return lambda row: "" if row.status in fitting else reason
+    eligible = frozenset(statuses)
+    return lambda row: "" if row.status in eligible else reason

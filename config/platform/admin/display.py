@@ -17,7 +17,7 @@ from config.platform.durations import precise
 from config.platform.ui.templatetags import pages
 
 NOTHING = "-"
-LABELS = {"good": "success", "bad": "danger", "busy": "info"}  # of Unfold, by the tone of a status
+LABELS = {"good": "success", "bad": "danger", "busy": "info"}  # Unfold's labels for the tones of statuses
 COLORS = {status: LABELS[tone] for tone, statuses in pages.TONES.items() for status in statuses}
 
 
@@ -31,8 +31,8 @@ def link(url: str, text: object) -> SafeString:
 
 
 def page_of(model: str, pk: int | str | UUID, text: object) -> SafeString:
-    """Return a link to a row's page. `model` is `chunk` for models of exports, else as in `etl_task`."""
-    return link(reverse(f"admin:{full(model)}_change", args=[quote(pk)]), text)
+    """Return a link to a row's page. `model`: `chunk` for a model of the exports app, `etl_task` for other apps."""
+    return link(reverse(f"admin:{with_app(model)}_change", args=[quote(pk)]), text)
 
 
 def list_of(model: str, text: object, query: Mapping[str, Any]) -> SafeString:
@@ -41,10 +41,10 @@ def list_of(model: str, text: object, query: Mapping[str, Any]) -> SafeString:
 
 
 def list_url(model: str, query: Mapping[str, Any]) -> str:
-    return f"{reverse(f'admin:{full(model)}_changelist')}?{urlencode(query)}"
+    return f"{reverse(f'admin:{with_app(model)}_changelist')}?{urlencode(query)}"
 
 
-def full(model: str) -> str:
+def with_app(model: str) -> str:
     return model if "_" in model else f"exports_{model}"
 
 
@@ -76,7 +76,7 @@ def size(value: int | None) -> str:
 
 
 def bar(done: int, total: int, *, unit: str = "") -> SafeString:
-    """Return a progress bar with its numbers, or with the first number and its unit."""
+    """Return a progress bar with both numbers, or with `done` and its unit."""
     return format_html(
         '<span class="bar"><progress value="{}" max="{}" aria-label="Progress"></progress> {}</span>',
         done,
@@ -86,13 +86,13 @@ def bar(done: int, total: int, *, unit: str = "") -> SafeString:
 
 
 # ---- Times ----------------------------------------------------------------------------------------------------------
-def ago_and_exactly(value: datetime) -> SafeString:
-    """Return a time with its age, for pages with room and for touch screens without tooltips."""
+def exact_time_and_age(value: datetime) -> SafeString:
+    """Return a time with its age in parentheses. Touch screens show no tooltips."""
     return format_html('<time datetime="{}">{} ({})</time>', value.isoformat(), pages.exactly(value), pages.age(value))
 
 
 def shown(field: str, show: Callable[[Any], Any], description: str = "") -> Callable[[Any], Any]:
-    """Return a column that shows a field by a function, such as `number`; "-" for None."""
+    """Return a column that formats a field with a function, such as `number`. None is shown as "-"."""
 
     def column(row: Any) -> Any:
         value = getattr(row, field)
@@ -117,7 +117,7 @@ def date_or_age(field: str, *, time: Callable[[datetime], SafeString | str] = pa
 
 def exact_time(field: str) -> Callable[[Any], Any]:
     """Return a column or field that shows a time exactly, with its age."""
-    return date_or_age(field, time=ago_and_exactly)
+    return date_or_age(field, time=exact_time_and_age)
 
 
 def span(begin: datetime | None, end: datetime | None) -> str:

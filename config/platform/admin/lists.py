@@ -15,9 +15,9 @@ from unfold.admin import ModelAdmin
 from config.platform.db.search import begins_with
 from config.platform.ui.base import uuid_of
 
-COUNTED = 10_000
-SEARCHED = 100_000  # newest rows that a filter without an index reads
-OPERATORS = frozenset({"exact", "gte", "lt", "isnull", "in"})  # lookups of our filters and links
+MAX_COUNT = 10_000
+MAX_SEARCHED = 100_000  # newest rows that a filter without an index reads
+OPERATORS = frozenset({"exact", "gte", "lt", "isnull", "in"})  # lookups in the URLs of filters and links
 
 
 class MoreThan(int):
@@ -32,27 +32,27 @@ class BoundedPaginator(Paginator):
 
     @cached_property
     def count(self) -> int:
-        count: int = self.object_list.order_by()[: COUNTED + 1].count()  # type: ignore[attr-defined]
-        return MoreThan(COUNTED) if count > COUNTED else count
+        count: int = self.object_list.order_by()[: MAX_COUNT + 1].count()  # type: ignore[attr-defined]
+        return MoreThan(MAX_COUNT) if count > MAX_COUNT else count
 
 
-class OwnFilters:
-    """Restriction of URL filters to the offered filters and to relations, which links use.
+class RestrictedFilters:
+    """Mixin that restricts URL filters to those on the page, and to relations, which links use.
 
     Django accepts any field and lookup: `?secret__startswith=a` would reveal hidden values letter by letter.
     """
 
     def lookup_allowed(self: Any, lookup: str, value: str, request: HttpRequest) -> bool:
-        """Allow a lookup, else Django responds with 400. Our own filters handle their whole parameter."""
+        """Return whether a lookup is allowed. Django responds to others with 400. Filter classes handle any value."""
         offered = self.get_list_filter(request)
-        if lookup in {each.parameter_name for each in offered if is_own(each)}:
+        if lookup in {each.parameter_name for each in offered if is_filter_class(each)}:
             return True
         path, _, operator = lookup.rpartition("__")
-        fields = set(self.filtered_by(each for each in offered if not is_own(each)))
+        fields = set(self.filtered_by(each for each in offered if not is_filter_class(each)))
         return lookup in fields or (operator in OPERATORS and path in fields)
 
     def filtered_by(self: Any, offered: Iterator[Any]) -> Iterator[str]:
-        """Yield the paths of filterable fields; for relations also with their target field."""
+        """Yield the paths of filterable fields. A relation has a second path, with its target field."""
         fields: dict[str, Any] = {path: get_fields_from_path(self.model, path)[-1] for path in map(name_of, offered)}
         fields |= {field.name: field for field in self.opts.concrete_fields if field.is_relation}
         for path, field in fields.items():
@@ -75,7 +75,7 @@ class KnownValues(SimpleListFilter):
         return queryset if self.value() is None else queryset.filter(**{name: self.value()})
 
 
-def is_own(offered: Any) -> bool:
+def is_filter_class(offered: Any) -> bool:
     """Return whether a list filter is a class with its own parameter, and not a field."""
     return isinstance(offered, type) and issubclass(offered, ListFilter)
 
@@ -84,15 +84,15 @@ def name_of(offered: Any) -> str:
     return str(offered[0] if isinstance(offered, tuple | list) else offered)
 
 
-class ReadOnly(OwnFilters, ModelAdmin):
-    """Rows that are not created, edited or deleted by hand.
+class ReadOnly(RestrictedFilters, ModelAdmin):
+    """Admin of rows that staff cannot create, edit, or delete.
 
-    Search compares `search_fields` exactly, and IDs also with their first digits, which lists show, so that it can use
-    an index. Django's own search matches substrings and casts each UUID to text.
+    Search uses indexes: it compares `search_fields` exactly, and finds IDs also by the first digits that lists show.
+    Django's search would match substrings and cast each UUID to text.
 
-    `unindexed` names the parameters, or one value of them as `name=value`, that would read the whole table for rare
-    rows. With one of them, a list searches the newest rows only, and shows a message if there are older ones. `indexed`
-    names those that make all others cheap.
+    `unindexed` names query parameters, or `name=value` pairs, that would read the whole table if few rows match. With
+    one of them, a list searches only the newest rows, and shows a message if older ones exist. `indexed` names
+    parameters with an index. With one of them, all others are cheap.
     """
 
     unindexed: frozenset[str] = frozenset()
@@ -120,27 +120,32 @@ class ReadOnly(OwnFilters, ModelAdmin):
     ) -> tuple[QuerySet[Any], bool]:
         term = search_term.strip()
         found = queryset.filter(self.equal_to(term)) if term else queryset
-        return (self.newest(request, found) if self.reads_all(request) else found), False
+        return (self.newest(request, found) if self.reads_whole_table(request) else found), False
 
-    def reads_all(self, request: HttpRequest) -> bool:
+    def reads_whole_table(self, request: HttpRequest) -> bool:
         given = {name: value for name, value in request.GET.items() if value}
         used = {name.partition("__")[0] for name in given} | {f"{name}={value}" for name, value in given.items()}
         return not used.isdisjoint(self.unindexed) and used.isdisjoint(self.indexed)
 
     def newest(self, request: HttpRequest, found: QuerySet[Any]) -> QuerySet[Any]:
-        """Return those of the rows that are among the newest of the table, by the first column of the order."""
+        """Return the rows that are among the newest of the table, by the first column of the ordering."""
         order = str(self.get_ordering(request)[0])
         column = order.removeprefix("-")
-        edge = self.model.objects.order_by(order).values_list(column, flat=True)[SEARCHED : SEARCHED + 1].first()
+        edge = (
+            self.model.objects.order_by(order).values_list(column, flat=True)[MAX_SEARCHED : MAX_SEARCHED + 1].first()
+        )
         if edge is None:
             return found
         if request.method == "GET":
             rows = self.opts.verbose_name_plural
-            self.message_user(request, f"Only the newest {SEARCHED:,} {rows} were searched for this.", messages.INFO)
+            self.message_user(request, f"Only the newest {MAX_SEARCHED:,} {rows} were searched.", messages.INFO)
         return found.filter(**{f"{column}__gt": edge})
 
     def equal_to(self, term: str) -> Q:
-        """Match exactly. IDs are matched alone: `id = … OR name = …` over two tables could use neither index."""
+        """Match a term exactly.
+
+        A UUID matches IDs only: `id = … OR name = …` over two tables could use neither index.
+        """
         texts = Q(pk__in=())
         for name in self.search_fields:
             field = get_fields_from_path(self.model, name)[-1]
@@ -155,7 +160,7 @@ class ReadOnly(OwnFilters, ModelAdmin):
         return texts
 
     def text_equal_to(self, name: str, term: str) -> Q:
-        """Match a text exactly. A related row is looked up first: with a join, Postgres cannot know how many match."""
+        """Match a text exactly. Look related rows up first, because Postgres cannot estimate the matches of a join."""
         relation, _, column = name.partition("__")
         if not column:
             return Q(**{name: term})
@@ -173,7 +178,7 @@ class DailyUsageAdmin(ReadOnly):
     ordering = ("-day", "user_id")
 
 
-class AllowanceAdmin(OwnFilters, ModelAdmin):
+class AllowanceAdmin(RestrictedFilters, ModelAdmin):
     """Quota overrides of users. Past usage stays counted. Subclasses show their quotas."""
 
     list_select_related = ("user",)

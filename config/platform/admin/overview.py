@@ -1,6 +1,6 @@
 """The admin's start page: health checks, and figures and charts that the apps contribute, with links to their rows.
 
-Each part costs one or two statements over indexes of live or recent rows, and counts at most `MAX_ROWS` of them.
+Each part runs one or two indexed statements over unfinished or recent rows, and counts at most `MAX_ROWS` of them.
 """
 
 import json
@@ -25,7 +25,7 @@ HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A current number. `tone`: "", `warning` or `danger`; `note` has the same in words, for accessibility."""
+    """A current number. `tone`: "", `warning` or `danger`; `note` expresses it in words, for accessibility."""
 
     title: str
     value: str
@@ -36,7 +36,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A line or the segments of bars. `texts` and `urls` are for the table; the default text is the value."""
+    """A line, or one segment of each bar. `texts` and `urls` are for the table; the default text is the value."""
 
     label: str
     color: str
@@ -44,15 +44,18 @@ class Series:
     texts: Sequence[str] = ()
     urls: Sequence[str] = ()
 
-    def cell(self, place: int) -> tuple[str, str]:
-        value = self.values[place]
-        text = self.texts[place] if self.texts else "-" if value is None else f"{value:,.0f}"
-        return text, self.urls[place] if self.urls and value else ""
+    def cell(self, index: int) -> tuple[str, str]:
+        value = self.values[index]
+        text = self.texts[index] if self.texts else "-" if value is None else f"{value:,.0f}"
+        return text, self.urls[index] if self.urls and value else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart. `labels` are those of the axis, oldest first; `unit` is the label of the other axis."""
+    """A chart.
+
+    `labels` and `along`: labels, oldest first, and title of the category axis. `unit`: title of the other axis.
+    """
 
     title: str
     labels: Sequence[str]
@@ -87,27 +90,27 @@ class Chart:
             "ticks": {**ticks, "precision": 0, "maxTicksLimit": 5},
             "title": {"display": bool(self.unit), "text": self.unit, "color": "#8a93a3"},
         }
-        lies = self.kind == "across"
+        is_horizontal = self.kind == "across"
         return json.dumps(
             {
                 "animation": False,
                 "responsive": True,
                 "maintainAspectRatio": False,
                 "plugins": {"legend": {"display": False}},
-                "indexAxis": "y" if lies else "x",
-                "scales": {"x": amounts, "y": along} if lies else {"x": along, "y": amounts},
+                "indexAxis": "y" if is_horizontal else "x",
+                "scales": {"x": amounts, "y": along} if is_horizontal else {"x": along, "y": amounts},
             }
         )
 
     @property
     def rows(self) -> list[tuple[str, list[tuple[str, str]]]]:
         """The rows of the table, newest first, without empty ones."""
-        places = [at for at in range(len(self.labels)) if any(each.values[at] for each in self.series)]
-        return [(self.labels[at], [each.cell(at) for each in self.series]) for at in reversed(places)]
+        indexes = [index for index in range(len(self.labels)) if any(each.values[index] for each in self.series)]
+        return [(self.labels[index], [each.cell(index) for each in self.series]) for index in reversed(indexes)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class OverviewContent:
     figures: Sequence[Figure] = ()
     charts: Sequence[Chart] = ()
 
@@ -117,7 +120,7 @@ class OverviewPart:
     """Figures and charts of an app, shown to users with the permission."""
 
     permission: str
-    draw: Callable[[], Drawn]
+    draw: Callable[[], OverviewContent]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +155,10 @@ PARTS = {
 
 
 def readiness() -> list[tuple[str, bool]]:
-    """Return the name and status of each check of /readyz, and whether it passed. Like there, the checks take at most
-    2.5 s and run at most once a second."""
+    """Return the name and status of each check of /readyz, and whether it passed.
+
+    The results are those of /readyz: the checks take at most 2.5 s and run at most once a second.
+    """
     results = health.readiness.read()
     return [
         (f"{PARTS.get(name, name)}: {'available' if result == health.OK else result}", result == health.OK)
@@ -162,8 +167,8 @@ def readiness() -> list[tuple[str, bool]]:
 
 
 def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """Return the template context for Unfold, with the parts that the user may see."""
-    seen = [part.draw() for part in parts if request.user.has_perm(part.permission)]
+    """Return Unfold's template context, with the parts that the user may view."""
+    contents = [part.draw() for part in parts if request.user.has_perm(part.permission)]
     due = [
         {"title": step.title, "words": step.words, "label": step.label, "url": step.url()}
         for step in steps
@@ -178,8 +183,8 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         **context,
         "title": "Overview",
         "readiness": readiness(),
-        "figures": [figure for drawn in seen for figure in drawn.figures],
-        "charts": [chart for drawn in seen for chart in drawn.charts],
+        "figures": [figure for content in contents for figure in content.figures],
+        "charts": [chart for content in contents for chart in content.charts],
         "steps": due,
         "mine": mine,
         "drawn_at": clock.now(),
@@ -189,8 +194,8 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 # ---- Hours ----------------------------------------------------------------------------------------------------------
 def last_hours() -> list[datetime]:
     """Return the starts of the last 24 hours, including the current one, oldest first."""
-    this = clock.now().replace(minute=0, second=0, microsecond=0)
-    return [this - timedelta(hours=back) for back in reversed(range(HOURS))]
+    current = clock.now().replace(minute=0, second=0, microsecond=0)
+    return [current - timedelta(hours=age) for age in reversed(range(HOURS))]
 
 
 def labels_of(hours: Sequence[datetime]) -> list[str]:
@@ -198,7 +203,7 @@ def labels_of(hours: Sequence[datetime]) -> list[str]:
 
 
 def urls_by_hour(model: str, hours: Sequence[datetime], field: str, **query: str) -> list[str]:
-    """Return the URL of the list of each hour's rows, by a time field."""
+    """Return the URL of each hour's list of rows, filtered by a time field."""
     return [
         list_url(model, query | {f"{field}__gte": hour.isoformat(), f"{field}__lt": (hour + HOUR).isoformat()})
         for hour in hours
@@ -215,7 +220,7 @@ def by_status_and_hour(
     names: Mapping[str, str] = MappingProxyType({}),
     rows: str,
 ) -> Chart:
-    """Return the chart of the rows that were created in each hour. `names`: of statuses with another name."""
+    """Return a chart of the rows created in each hour, by status. `names`: labels of statuses, if different."""
     return Chart(
         title=title,
         labels=labels_of(hours),
@@ -228,12 +233,12 @@ def by_status_and_hour(
             )
             for status, color in colors.items()
         ],
-        note=cut(sum(counts.values()), rows),
+        note=truncation_note(sum(counts.values()), rows),
     )
 
 
 def by_error(rows: str, model: str, counts: Mapping[str, int], *, names: Callable[[str], str], **query: str) -> Chart:
-    """Return the chart of failed rows by error code. `query`: of the list of these rows."""
+    """Return a chart of failed rows by error code. `query`: filters of the linked lists."""
     return Chart(
         title=f"Failed {rows} by error, last 24 hours",
         labels=[names(code) for code in counts],
@@ -247,7 +252,7 @@ def by_error(rows: str, model: str, counts: Mapping[str, int], *, names: Callabl
                 urls=[list_url(model, query | {"error_code": code}) for code in counts],
             )
         ],
-        note=cut(sum(counts.values()), f"failed {rows}"),
+        note=truncation_note(sum(counts.values()), f"failed {rows}"),
     )
 
 
@@ -256,6 +261,6 @@ def at_most(count: int) -> str:
     return f"{MAX_ROWS:,}+" if count > MAX_ROWS else f"{count:,}"
 
 
-def cut(count: int, rows: str) -> str:
-    """Return a note if the count was cut off, else ""."""
+def truncation_note(count: int, rows: str) -> str:
+    """Return a note if the count reached its limit, else ""."""
     return f"Based on the newest {MAX_ROWS:,} {rows}." if count >= MAX_ROWS else ""

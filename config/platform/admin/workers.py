@@ -1,6 +1,6 @@
-"""The workers on the admin's start page: those that are alive, their queues, and their current work.
+"""Workers on the admin's start page: live workers, their queues, and their current work.
 
-The part is loaded after the page, because it waits for heartbeats. Without JavaScript, it is a page of its own.
+This section is loaded after the page, because it waits for heartbeats. Without JavaScript, it is a separate page.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from config.platform import workers
 
 
 class Call(NamedTuple):
-    """A call that a process of a worker makes: the process as `host-pid`, its work with a link, and since when."""
+    """A running call of a worker: its process as `host-pid`, a link to its work, and when it started."""
 
     process: str
     work: SafeString
@@ -23,7 +23,7 @@ class Call(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """A source of rows of running calls. `permission`: to see them."""
+    """A provider of running calls, shown to users with the permission."""
 
     permission: str
     calls: Callable[[], Sequence[Call]]
@@ -42,7 +42,7 @@ def show(request: HttpRequest) -> HttpResponse:
         "title": "Workers",
         "is_known": alive is not None,
         "workers": alive,
-        "missing": [workers.unserved(queue) for queue in missing] if alive is not None else (),
+        "missing": [workers.describe_unserved_queue(queue) for queue in missing] if alive is not None else (),
         "calls": [call for calls in visible for call in calls],
     }
     return TemplateResponse(request, "admin/workers.html", context)

@@ -1,9 +1,9 @@
-"""Django's engine for our own database, with quick recovery after an outage and with prepared statements.
+"""Django's engine for the main database, with fast recovery after an outage, and with prepared statements.
 
-With a pool, two things delay requests after the database is back. Dead connections in the pool are found one by one,
-with growing pauses in between: three of them cost a request its 5 seconds. And the pool's attempts to reconnect have
-growing pauses too. After 1 s without a database, with 10 idle connections, requests failed for another 6 s; after 25 s,
-for 7 s. With this engine none fails after the outage.
+With Django's pool, two delays follow an outage of the database. The pool discovers its dead connections one after the
+other, with growing pauses: three of them exhaust the 5 seconds of a request. It also reconnects with growing pauses.
+After an outage of 1 s, with 10 idle connections, requests failed for another 6 s; after 25 s, for 7 s. With this
+engine, no request fails after the outage.
 """
 
 from functools import cache
@@ -29,9 +29,9 @@ def pool_of(size: int) -> dict[str, Any]:
 
 
 class PreparingCursor(psycopg.Cursor[Any]):
-    """A cursor whose statements the server prepares once per connection, which saves the planning of each run.
+    """A cursor that prepares each statement once per connection, so that the server does not plan it at each execution.
 
-    Django's own cursors put the values into the text, so each text is new. All integers are sent as bigint: psycopg
+    Django's cursors put the values into the text, so each text is new. All integers are sent as bigint: psycopg
     would choose the smallest type for each value, and prepare a statement again for every mixture of types.
     """
 
@@ -50,8 +50,8 @@ class PreparingCursor(psycopg.Cursor[Any]):
         """Name a statement by the hash of its text and types.
 
         This overrides a private method, because psycopg has no public way to choose names. It counts them per
-        connection (`_pg3_0`). A pooler that gives one server session to several connections would then run the
-        statement that another connection prepared under the same name.
+        connection (`_pg3_0`). Behind a pooler that shares a server session between connections, such a name would run
+        the statement that another connection prepared.
         """
         verdict, name = super()._get_prepared(pgq, *prepare)
         if verdict is Prepare.SHOULD:
@@ -73,15 +73,15 @@ class Operations(base.DatabaseWrapper.ops_class):
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """Django's connection, checked when it comes out of the pool.
+    """Django's connection, checked when it is taken from the pool.
 
-    CONN_HEALTH_CHECKS would check it too, but with the growing pauses.
+    CONN_HEALTH_CHECKS would check it too, but with growing pauses between dead connections.
     """
 
     ops_class = Operations
 
     def preparing_cursor(self) -> CursorWrapper:
-        """Return a cursor for statements that run so often that their planning time matters."""
+        """Return a cursor for statements that run often enough for their planning time to matter."""
         self.ensure_connection()
         with self.wrap_database_errors:
             cursor: CursorWrapper = self._prepare_cursor(measured_cursor(self.alias, self.vendor)(self.connection))

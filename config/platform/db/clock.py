@@ -1,6 +1,6 @@
-"""Clock of the main database, which decides about leases, links, and receipts, as seen by this process.
+"""The main database's clock, which decides when leases, links, and receipts expire.
 
-The clocks of hosts differ. A page that compared a receipt's end with the clock of its own host would show a receipt as
+The clocks of hosts differ. If a page compared a receipt's expiry with its host's clock, it could show a receipt as
 expired while its link still works.
 """
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import psycopg
 
-# The database's time, and the monotonic time at which it was read. It is read again whenever a connection comes out of
-# the pool: a suspended host, or a clock that is set, must not date URLs in the past until the connection ends.
+# The database's time, and the monotonic time at which it was read. It is read again whenever a connection is taken
+# from the pool. Otherwise, after the host is suspended or its clock is set, URLs would be dated in the past.
 reading: list[tuple[datetime, float]] = []
 
-# A role or database may have other defaults: psycopg cannot parse dates in other styles, and statements that compete
-# for rows are written for READ COMMITTED.
+# The defaults of a role or database may differ. psycopg cannot parse dates in other styles, and our locking statements
+# require READ COMMITTED.
 CONFIGURE = """
 SELECT extract(epoch FROM clock_timestamp())::float8,
        set_config('DateStyle', 'ISO, MDY', false), set_config('IntervalStyle', 'postgres', false),
@@ -27,7 +27,7 @@ READ = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
 def configure(connection: psycopg.Connection[Any]) -> None:
-    """Set what our statements rely on, and read the clock: one statement per connection."""
+    """Set the session parameters that our statements need, and read the clock, in one statement."""
     read(connection, CONFIGURE)
 
 
@@ -45,13 +45,13 @@ def check(connection: psycopg.Connection[Any]) -> None:
 def read(connection: psycopg.Connection[Any], statement: str) -> None:
     """Run a statement whose first column is the time in seconds, and keep that time."""
     before = time.monotonic()
-    with psycopg.Cursor(connection) as cursor:  # not counted as one of ours
+    with psycopg.Cursor(connection) as cursor:  # Django's cursor would count the statement in the metrics
         (seconds, *_), *_ = cursor.execute(statement).fetchall()
     reading[:] = [(datetime.fromtimestamp(seconds, UTC), (before + time.monotonic()) / 2)]
 
 
 def now() -> datetime:
-    """Return the database's time, or that of this host if the process has not connected yet."""
+    """Return the database's time, or the host's time if this process has not connected yet."""
     if not reading:
         return datetime.now(UTC)
     at, measured = reading[0]

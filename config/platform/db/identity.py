@@ -1,10 +1,10 @@
-"""The identity of this database, which marks a service's objects in a shared bucket."""
+"""The identity of this database, which marks the objects of this installation in a shared bucket."""
 
 from django.db import connection
 
 from config.platform.db import sql
 
-# The row of the watermark, which the reaper creates as well. Exports and documents do not import each other.
+# The watermark's row, which the reaper also creates. It is read by SQL, because documents must not import exports.
 READ = "SELECT database::text FROM exports_watermark"
 CREATE = """
 INSERT INTO exports_watermark (id, database, number) VALUES (1, gen_random_uuid(), 0) ON CONFLICT (id) DO NOTHING
@@ -13,7 +13,7 @@ NAME = "database"  # in the metadata of objects
 
 
 def marker() -> dict[str, str]:
-    """Return the metadata of an object that this service creates."""
+    """Return the metadata of objects that this installation creates."""
     if (known := sql.one(READ)) is None:
         with connection.cursor() as cursor:
             cursor.execute(CREATE)

@@ -19,7 +19,7 @@ class Migration(migrations.Migration):
     """A migration that is recorded in the transaction of its changes.
 
     Django records a migration after that transaction if the schema editor has deferred statements, such as those for
-    foreign keys. A process that ended in between left a migration that could never succeed, because its tables existed.
+    foreign keys. If the process exits in between, the migration can never succeed, because its tables exist.
     """
 
     def apply(
@@ -81,10 +81,10 @@ class AddIndexConcurrently(operations.AddIndexConcurrently):
 
 
 class AddTrigramIndexConcurrently(AddIndexConcurrently):
-    """An index by groups of three characters, for searches by a part of a text.
+    """A trigram index, for substring searches.
 
-    Django writes the operator class of an expression only for projects with its application for PostgreSQL, whose
-    connections begin with queries for types that are not used here. So this writes the statement.
+    Django writes the operator class of an expression only if its app for PostgreSQL is installed. That app queries
+    unused types on each new connection, so this class writes the statement itself.
     """
 
     def __init__(self, model_name: str, column: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Conditions of searches that use an index."""
+"""Search conditions that can use an index."""
 
 import re
 from uuid import UUID
@@ -10,9 +10,9 @@ ID_PREFIX = re.compile(r"[0-9a-f]{8,32}")  # pages show the first 8
 
 
 def begins_with(field: str, text: str) -> Q | None:
-    """Return the condition for UUIDs that begin with a text, or None unless it has 8 to 32 hexadecimal digits.
+    """Return a condition for UUIDs with a prefix, or None if the text is not 8 to 32 hexadecimal digits.
 
-    A range, because the index of a UUID is not one of its text.
+    The condition is a range, because the index contains UUIDs and not their text.
     """
     digits = text.lower().replace("-", "")
     if not ID_PREFIX.fullmatch(digits):

@@ -2,7 +2,7 @@
 
 from django.db import connection
 
-# More than a service issues between two backups, and a small part of each type's range.
+# More numbers than an installation issues between two backups, and a small part of each type's range.
 STEPS = {"bigint": 1_000_000_000, "integer": 1_000_000}
 
 # `last_value` is null for an unused sequence. setval() is not undone by a rollback.

@@ -1,4 +1,4 @@
-"""Several queries that see the database at one point in time."""
+"""Consistent reads: several queries on one snapshot of the database."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from config.platform.db.base import DatabaseWrapper
 
 @contextmanager
 def one_snapshot() -> Iterator[None]:
-    """Run all queries of the block, which may only read, on one snapshot. In a transaction, this has no effect."""
+    """Run the queries of the block, which may only read, on one snapshot. Has no effect inside a transaction."""
     if connection.in_atomic_block:
         yield
         return

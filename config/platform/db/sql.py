@@ -15,16 +15,16 @@ log = structlog.get_logger(__name__)
 
 Row = dict[str, Any]
 
-# psycopg caches the placeholders of statements up to this length, and parses those of longer ones at each run.
+# psycopg caches the parsed placeholders of statements up to this length, and parses longer ones at each execution.
 CACHED_LENGTH = 4096
 
 
 class PreparedStatement(str):
-    """A statement that runs for every chunk, or every batch of them. A connection prepares it once, because planning
-    takes longer than running.
+    """A statement that runs for every chunk or batch of chunks. A connection prepares it once, because planning takes
+    longer than execution.
 
-    Those that run for every chunk have at most CACHED_LENGTH characters and find rows by constants, not by joins with
-    lists: the plan of a join depends on the tables' sizes.
+    A statement that runs for every chunk has at most CACHED_LENGTH characters. It finds rows by constants, not by joins
+    with lists, because the plan of a join depends on the sizes of the tables.
     """
 
     __slots__ = ()

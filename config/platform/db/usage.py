@@ -1,4 +1,4 @@
-"""Base of the models that count a user's usage of a daily quota."""
+"""Base of the models that count the daily usage of users."""
 
 from datetime import timedelta
 from typing import Any
@@ -10,18 +10,18 @@ from django.db.models.functions import Now, TruncDate
 
 from config.platform.db import clock
 
-KEPT = timedelta(days=31)  # at least, so that staff can see them
+RETENTION = timedelta(days=31)  # minimum, so that staff can review past usage
 
 
 class DailyUsageQuerySet(models.QuerySet[Any]):
-    def delete_old(self, *, kept: timedelta = KEPT) -> int:
+    def delete_old(self, *, kept: timedelta = RETENTION) -> int:
         """Delete the rows of old days. Return their number."""
         return self.filter(day__lt=TruncDate(Now()) - kept).delete()[0]
 
     def charge(self, user_id: int, name: str, *, limit: int, count: int = 1) -> bool:
         """Add to a count of today, unless it would exceed `limit`. Return whether it was added.
 
-        The row's lock serializes the charges of one user; while there is no row, the unique index does.
+        The row's lock serializes the charges of a user. Before the row exists, the unique index does.
         """
         row, _ = self.get_or_create(user_id=user_id, day=clock.now().date())
         return bool(self.filter(pk=row.pk, **{f"{name}__lte": limit - count}).update(**{name: F(name) + count}))

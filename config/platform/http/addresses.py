@@ -14,10 +14,11 @@ def client_address(request: HttpRequest) -> Address | None:
     """Return the client's address, or None if it is unknown.
 
     Only hops written by trusted proxies count: a hop is used if the hop to its right is in TRUSTED_PROXY_CIDRS, so
-    entries written by the client are never reached. If a trusted proxy wrote an invalid address, the result is None and
-    not the proxy's own address, which may have more permissions.
+    entries written by the client are never reached. If a trusted proxy wrote an invalid address, the result is None,
+    and not the proxy's address, which may have more permissions.
 
-    The server must not change REMOTE_ADDR (uvicorn: `--no-proxy-headers`), or loopback clients could choose theirs.
+    The server must not change REMOTE_ADDR (uvicorn: `--no-proxy-headers`), or loopback clients could choose their
+    address.
     """
     address = parse(request.META.get("REMOTE_ADDR", ""))
     forwarded = request.META.get("HTTP_X_FORWARDED_FOR", "")
@@ -32,7 +33,7 @@ def within(address: Address, networks: Iterable[Network]) -> bool:
     return any(address in network for network in networks if network.version == address.version)
 
 
-def counted_as(request: HttpRequest) -> str:
+def rate_limit_key(request: HttpRequest) -> str:
     """Return the rate limit key of an anonymous request: the IPv4 address, or the IPv6 /64, which one host may own.
 
     Unknown addresses share one key, because otherwise they would bypass the limit.
@@ -42,7 +43,7 @@ def counted_as(request: HttpRequest) -> str:
 
 
 def network_around(address: Address, *, ipv4: int, ipv6: int) -> Network:
-    """Return the network with this prefix length that an address is in: `192.0.2.0/24`, `2001:db8::/64`."""
+    """Return the network of an address, with a prefix of this length: `192.0.2.0/24`, `2001:db8::/64`."""
     bits = ipv4 if isinstance(address, IPv4Address) else ipv6
     return ip_network((str(address), bits), strict=False)
 

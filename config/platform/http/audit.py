@@ -1,8 +1,7 @@
 """The audit log: an entry for each request that opens data or changes something.
 
-Each view has an attribute `audited`. The entry is written before the response is sent, and the entry of
-a change in the transaction of the change, if there is one. Entries name routes and IDs, and never contain data, keys,
-or paths.
+Each view has an attribute `audited`. The entry is written before the response is sent. The entry of a change is written
+in the transaction of the change, if possible. Entries contain routes and IDs, but never data, keys, or paths.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 
 SAFE = ("GET", "HEAD", "OPTIONS")
-# Nothing was opened or changed, or the client has the data already. Rate limits refuse any number of requests.
+# Nothing was opened or changed, or the client already has the data. The number of rate-limited requests is unbounded.
 UNRECORDED = (
     HTTPStatus.NOT_MODIFIED,
     HTTPStatus.UNAUTHORIZED,
@@ -44,32 +43,35 @@ UNRECORDED = (
 )
 DENIED = (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
 PLAIN = ("name",)  # path parameters that are recorded without a hash: names of datasets
-HASHED = ("key",)  # and those that are always hashed: keys of exports may be personal data
+HASHED = ("key",)  # path parameters that are always hashed: keys of exports may be personal data
 MAX_OBJECTS = 20
 RECORDED_BY_SIGNALS = ("sign-out", "login", "logout")
 
 
 class Audited(NamedTuple):
-    """The requests of a view that are recorded: `reads` by GET, and `writes` by all methods that change something."""
+    """The recorded requests of a view: `reads` are GET requests, `writes` are requests with all unsafe methods."""
 
     reads: bool
     writes: bool
 
 
-OPENS_DATA = Audited(reads=True, writes=True)  # the response is data
-CHANGES = Audited(reads=False, writes=True)  # status, lists, and settings; `opened` records what contains data
-NOTHING = Audited(reads=False, writes=False)  # changes nothing by any method, or has entries of its own
+# The responses are data.
+OPENS_DATA = Audited(reads=True, writes=True)
+# Status, lists, and settings. The view calls `mark_opened` if a response contains data.
+CHANGES = Audited(reads=False, writes=True)
+# The view changes nothing with any method, or writes its entries itself.
+NOTHING = Audited(reads=False, writes=False)
 
 
 @dataclass(slots=True)
 class Pending:
-    """The entry of the request or command that runs in this context."""
+    """The pending audit entry of the current request or command."""
 
     fields: Callable[[], dict[str, Any]]
     is_read: bool = False
     opened: bool = False
     is_written: bool = False
-    known: set[str] = field(default_factory=set)  # objects whose change was recorded
+    known: set[str] = field(default_factory=set)  # objects whose change is already recorded
 
     def write(self, *objects: str, **outcome: Any) -> None:
         values = self.fields()
@@ -89,33 +91,33 @@ def pending(entry: Pending) -> Iterator[Pending]:
         current.reset(token)
 
 
-def opened() -> None:
+def mark_opened() -> None:
     """Record the current request, because its response contains data."""
     if entry := current.get():
         entry.opened = True
 
 
 def record_change(**objects: Any) -> None:
-    """Write the entry of the current request now, in the transaction of its change: they are committed together.
+    """Write the entry of the current request now, so that it is committed together with the change.
 
-    `objects`: those that the path does not name. A request that changes several in transactions of their own gets an
-    entry for each. After a rollback, the entry is written with the response.
+    `objects`: changed objects that the path does not name. A request that changes several objects in separate
+    transactions gets an entry for each. After a rollback, the entry is written before the response.
     """
     entry = current.get()
     if entry is None or entry.is_read or not connection.in_atomic_block:
         return
-    changed = set(named(objects)) or {""}
+    changed = set(object_ids(objects)) or {""}
     if changed <= entry.known or (entry.known and not objects):
         return
     entry.known |= changed
-    entry.write(*named(objects), outcome=AuditEntry.Outcome.SUCCESS)
+    entry.write(*object_ids(objects), outcome=AuditEntry.Outcome.SUCCESS)
     transaction.on_commit(lambda: setattr(entry, "is_written", True))
 
 
 # ---- Requests -------------------------------------------------------------------------------------------------------
 @sync_and_async_middleware
 def middleware(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
-    """Write the entry of a request after the view, and before its response. Inside of the authentication."""
+    """Write the entry of a request after the view and before the response. It must be inside of the authentication."""
     if iscoroutinefunction(get_response):
 
         async def handle_async(request: HttpRequest) -> HttpResponseBase:
@@ -142,11 +144,11 @@ def pending_of(request: HttpRequest) -> Pending:
 
 
 def is_due(request: HttpRequest, response: HttpResponseBase, entry: Pending) -> bool:
-    """Return whether a request is still to be recorded."""
+    """Return whether the request must be recorded and is not yet."""
     status, match = response.status_code, request.resolver_match
     if match is None or entry.is_written or status in UNRECORDED:
         return False
-    audited = declared(match)
+    audited = audited_requests_of(match)
     if not entry.is_read:
         is_due = audited.writes
     elif status >= HTTPStatus.BAD_REQUEST:
@@ -154,12 +156,12 @@ def is_due(request: HttpRequest, response: HttpResponseBase, entry: Pending) -> 
     else:
         # The URL in a response to HEAD works like the one in a response to GET.
         is_due = (request.method == "GET" or response.has_header("Location")) and (audited.reads or entry.opened)
-    # Refused requests without a user, such as those with a wrong link, are not recorded here: anyone can send them.
+    # Refused requests without a user, such as requests with an invalid link, are not recorded: anyone can send them.
     return is_due and (status < HTTPStatus.BAD_REQUEST or bool(user_id_of(request)))
 
 
-def declared(match: ResolverMatch) -> Audited:
-    """Return the declaration of the view. In the admin, pages of objects are data, and lists are not."""
+def audited_requests_of(match: ResolverMatch) -> Audited:
+    """Return the view's `audited`. In the admin, pages of objects count as data, and lists do not."""
     if match.url_name in RECORDED_BY_SIGNALS:
         return NOTHING
     if match.app_names == ["admin"]:
@@ -170,7 +172,7 @@ def declared(match: ResolverMatch) -> Audited:
 
 
 def finish(request: HttpRequest, response: HttpResponseBase, entry: Pending) -> None:
-    """Write the entry. Data is not sent without one; a change that was made can no longer be refused."""
+    """Write the entry. If that fails, data is not sent; a completed change is reported in the log instead."""
     status = response.status_code
     try:
         entry.write(*created_by(response, entry), status=status, outcome=outcome_of(request, response))
@@ -186,10 +188,13 @@ def finish(request: HttpRequest, response: HttpResponseBase, entry: Pending) -> 
 
 
 def outcome_of(request: HttpRequest, response: HttpResponseBase) -> str:
-    """Return the outcome. Pages answer a refused form with the form, and otherwise with a redirect."""
+    """Return the outcome.
+
+    A page responds to an invalid form with status 200 and the form, otherwise with a redirect.
+    """
     status, match = response.status_code, request.resolver_match
     is_form = request.method not in SAFE and status == HTTPStatus.OK and via(request) != AuditEntry.Via.API
-    if is_form and match and not declared(match).reads and not response.has_header("HX-Redirect"):
+    if is_form and match and not audited_requests_of(match).reads and not response.has_header("HX-Redirect"):
         return AuditEntry.Outcome.REFUSED
     if status < HTTPStatus.BAD_REQUEST:
         return AuditEntry.Outcome.SUCCESS
@@ -206,7 +211,7 @@ def fields_of(request: HttpRequest) -> dict[str, Any]:
         "token": tokens.id_of(token) if isinstance(token, AuthToken) else None,
         "method": request.method or "",
         "action": f"/{match.route}"[:200] if match else "",
-        "object_ids": named(match.kwargs) if match else [],
+        "object_ids": object_ids(match.kwargs) if match else [],
         "request_id": request_id(request),
         "address": str(address) if address else None,
     }
@@ -224,23 +229,23 @@ def user_id_of(request: HttpRequest) -> int | None:
 
 
 def created_by(response: HttpResponseBase, entry: Pending) -> list[str]:
-    """Return the object that a response to a change redirects to, or whose location it has."""
-    place = urlsplit(response.get("Location", "")) if not entry.is_read else None
-    if place is None or place.netloc or not place.path.startswith("/"):
+    """Return the object in the Location header of the response to a change: a redirect, or a created object."""
+    location = urlsplit(response.get("Location", "")) if not entry.is_read else None
+    if location is None or location.netloc or not location.path.startswith("/"):
         return []
     try:
-        return named(resolve(place.path).kwargs)
+        return object_ids(resolve(location.path).kwargs)
     except Resolver404:
         return []
 
 
 # ---- Objects --------------------------------------------------------------------------------------------------------
-def named(objects: Mapping[str, Any]) -> list[str]:
-    """Return `job_id=…` for each object. Keys of exports and paths of files are replaced by their hash."""
-    return [f"{name}={shown(name, value)}" for name, value in objects.items() if name != "rest"]
+def object_ids(objects: Mapping[str, Any]) -> list[str]:
+    """Return `job_id=…` for each object. Keys of exports and paths of files are hashed."""
+    return [f"{name}={format_object(name, value)}" for name, value in objects.items() if name != "rest"]
 
 
-def shown(name: str, value: Any) -> str:
+def format_object(name: str, value: Any) -> str:
     text = str(value)
     if name not in HASHED and (name in PLAIN or is_plain(text)):
         return text[:200]

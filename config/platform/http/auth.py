@@ -28,16 +28,16 @@ from config.platform.http.problems import DATABASE_ERRORS, CSRFFailed, NotAuthen
 
 
 class BearerAuthentication(TokenAuthentication):
-    """`Authorization: Bearer slc_…`, looked up by hash in one query. All errors are the same 401.
+    """Authentication by `Authorization: Bearer slc_…`. It finds the hash in one query. All errors are the same 401.
 
-    Knox itself reads all tokens of the user and deletes expired ones at each request. This class only reads, and
-    rejects an expired token. A use is recorded once a minute.
+    Knox would read all tokens of the user and delete expired ones at each request. This class only reads, and rejects
+    an expired token. It records the use of a token at most once a minute.
     """
 
     def authenticate_credentials(self, token: bytes) -> tuple[User, AuthToken]:
-        text = printable(token)
+        text = decode_token(token)
         digest = hash_token(text)
-        for candidate in candidates(text):
+        for candidate in find_candidates(text):
             if compare_digest(candidate.digest, digest) and is_live(candidate):
                 tokens.record_use(candidate)
                 return candidate.user, candidate
@@ -45,10 +45,13 @@ class BearerAuthentication(TokenAuthentication):
 
 
 class SessionAuthentication(authentication.SessionAuthentication):
-    """The browser's session. A failed CSRF check has its own error code, different from a missing permission."""
+    """Authentication by the browser's session.
+
+    A failed CSRF check has a different error code than a missing permission.
+    """
 
     def authenticate(self, request: Request) -> tuple[User, None] | None:
-        """Raise SecondFactorRequired for a session that must have a second factor and does not."""
+        """Raise SecondFactorRequired if the session requires a second factor and has none."""
         found: tuple[User, None] | None = super().authenticate(request)
         if found and second_factor.is_missing(request._request):
             raise second_factor.SecondFactorRequired
@@ -70,10 +73,10 @@ def user_of(request: Request) -> User:
 
 
 class Credential(NamedTuple):
-    """The authentication of a request, to check it again while a long response lasts."""
+    """The authentication of a request, for repeated checks during a long response."""
 
     user_id: int
-    permission: str = ""  # that staff need to follow another user's object
+    permission: str = ""  # required of staff who follow another user's object
     token: str = ""  # the token's digest
     session: str = ""  # the session's key
     session_hash: str = ""  # changes with the password
@@ -93,11 +96,11 @@ def credential_of(request: Request, *, owner_id: int, model: type[Model]) -> Cre
     )
 
 
-def still_valid(credentials: Collection[Credential]) -> set[Credential]:
-    """Return those whose user is active and has not lost the permission, and whose token or session still exists.
+def valid_credentials(credentials: Collection[Credential]) -> set[Credential]:
+    """Return the credentials whose user is active and has the permission, and whose token or session still exists.
 
-    At most three queries for any number of credentials, two for each user who is staff but no superuser, and a check of
-    each user of single sign-on who is due, until one gets no response.
+    Runs three queries for any number of credentials, and two for each staff user who is not a superuser. Users of
+    single sign-on are checked at the provider if a check is due, until one check gets no response.
     """
     now = timezone.now()
     users = single_sign_on.users().filter(is_active=True).in_bulk({each.user_id for each in credentials})
@@ -124,13 +127,13 @@ def still_valid(credentials: Collection[Credential]) -> set[Credential]:
 def refusal_by_headers(scope: dict[str, Any]) -> Problem | None:
     """Return the authentication error of an ASGI request before its body is read, or None.
 
-    The views check again, by the same means. The database connection of this check is returned to the pool.
+    The views check again in the same way. The database connection of this check is returned to the pool.
     """
     try:
         request = ASGIRequest(scope, BytesIO())
         known = BearerAuthentication().authenticate(Request(request)) or session_user(request).is_authenticated
     except UnicodeDecodeError:
-        return None  # Django rejects this path with an error of its own
+        return None  # Django rejects this path with another error
     except (AuthenticationFailed, Problem, *DATABASE_ERRORS) as error:
         return of_exception(error)
     finally:
@@ -139,7 +142,7 @@ def refusal_by_headers(scope: dict[str, Any]) -> Problem | None:
 
 
 def session_user(request: HttpRequest) -> Any:
-    """Return the user of the session cookie, like Django's middleware for sessions and authentication."""
+    """Return the user of the session cookie, as Django's session and authentication middleware would."""
     sessions, key = import_module(settings.SESSION_ENGINE), request.COOKIES.get(settings.SESSION_COOKIE_NAME, "")
     request.session = sessions.SessionStore(None if "\0" in key else key)
     return get_user(request)
@@ -148,8 +151,8 @@ def session_user(request: HttpRequest) -> Any:
 # ---- Tokens ---------------------------------------------------------------------------------------------------------
 
 
-def printable(token: bytes) -> str:
-    """Return the token as text. Knox tokens are ASCII; NUL or invalid UTF-8 would be an error 500 in the query."""
+def decode_token(token: bytes) -> str:
+    """Return the token as text. Knox tokens are ASCII; NUL or invalid UTF-8 would cause an error 500 in the query."""
     try:
         text = token.decode("ascii")
     except UnicodeDecodeError:
@@ -159,7 +162,7 @@ def printable(token: bytes) -> str:
     return text
 
 
-def candidates(text: str) -> Any:
+def find_candidates(text: str) -> Any:
     """Return the tokens with the same prefix, nearly always none or one, with their users."""
     same_prefix = AuthToken.objects.filter(token_key=text[: CONSTANTS.TOKEN_KEY_LENGTH])
     return same_prefix.select_related("user__identity", "details").defer("user__identity__tokens")

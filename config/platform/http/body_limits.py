@@ -1,8 +1,8 @@
 """Size limits of request bodies, enforced before Django reads them.
 
 Django's ASGI handler writes a whole body of any size to disk before any view or middleware sees the request. So large
-bodies are read from authenticated clients only. DRF treats a body of unknown length (`Transfer-Encoding: chunked`) as
-empty, because it reads Content-Length only.
+bodies are accepted from authenticated clients only. DRF treats a body of unknown length (`Transfer-Encoding: chunked`)
+as empty, because it reads Content-Length only.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from config.platform.http.request_context import valid_id_or_new
 
 log = structlog.get_logger(__name__)
 
-# For a client that keeps sending after a rejection: in total, and without receiving a byte.
+# For a client that keeps sending after a rejection: in total, and while no byte arrives.
 LINGER_SECONDS, IDLE_SECONDS = 30.0, 5.0
 
 Scope = dict[str, Any]
@@ -41,9 +41,9 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """Limit of a path that accepts files as multipart/form-data: maximum size of the body, and the error above it.
+    """The limit of a path that accepts files as multipart/form-data: maximum size of the body, and the error above it.
 
-    Anonymous users are redirected to the sign-in page, and from there to `page`. Without `page` they get 401.
+    Anonymous users are redirected to the sign-in page, and after the sign-in to `page`. Without `page`, they get 401.
     """
 
     limit: int
@@ -61,8 +61,8 @@ class BoundedBody:
     """ASGI middleware that returns 413 for a body whose declared or actual size is above the limit.
 
     The limit is that of the path in BODY_LIMITS, or BODY_LIMIT, except for the paths that a pattern in `files` matches.
-    They require authentication before the body is read. Without a Content-Length, the inner application gets the
-    counted one.
+    They require authentication before the body is read. If the request has no Content-Length, the inner application
+    gets the counted size.
     """
 
     def __init__(self, application: Application, *, files: Mapping[str, Files] = MappingProxyType({})) -> None:
@@ -71,7 +71,7 @@ class BoundedBody:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return  # no web sockets here, and no lifespan: Django would raise
+            return  # WebSockets and lifespan are not supported: Django would raise an error
         files = self.files_of(scope)
         limit = files.limit if files else limit_of(scope["path"])
         body = Body({**scope, "headers": [*scope["headers"]]}, receive, limit=limit)
@@ -86,7 +86,10 @@ class BoundedBody:
             await refuse(scope, send, refusal, rest=body)
 
     async def pass_on(self, body: "Body", send: Send) -> Problem | None:
-        """Run the application. Return a problem if the disk has no space for the body, which Django writes first."""
+        """Run the application.
+
+        Return a problem if the disk has no space for the body, which Django writes to a file first.
+        """
         try:
             await self.application(body.scope, body.receive, send)
         except OSError as error:
@@ -130,7 +133,7 @@ class Body:
         self.scope = scope
         self.inner = receive
         self.size = 0
-        self.is_over = False
+        self.is_complete = False
         headers = dict(scope["headers"])
         self.limit = limit
         declared = headers.get(b"content-length")
@@ -139,15 +142,15 @@ class Body:
 
     async def receive(self) -> Message:
         message = await self.inner()
-        self.is_over = not message.get("more_body")
+        self.is_complete = not message.get("more_body")
         if message["type"] != "http.request":
             return message
         self.size += len(message.get("body", b""))
         if self.size > self.limit:
             self.too_large = True
-            return {"type": "http.disconnect"}  # Django drops the request silently
+            return {"type": "http.disconnect"}  # makes Django drop the request silently
         if self.size and not self.is_declared and not message.get("more_body"):
-            # Django makes its request from the scope after the last part of the body has come.
+            # Django creates its request from the scope after the last part of the body arrives.
             self.scope["headers"].append((b"content-length", str(self.size).encode()))
         return message
 
@@ -159,9 +162,9 @@ class Body:
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS):
-                while not self.is_over:
+                while not self.is_complete:
                     async with asyncio.timeout(IDLE_SECONDS):
-                        self.is_over = not (await self.inner()).get("more_body")
+                        self.is_complete = not (await self.inner()).get("more_body")
 
 
 async def refuse(scope: Scope, send: Send, problem: Problem, *, rest: Body) -> None:

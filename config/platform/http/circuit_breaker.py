@@ -1,4 +1,4 @@
-"""Circuit breaker: keeps requests from waiting for a server that is known to be unavailable."""
+"""Circuit breaker, so that requests do not wait for a server that is known to be unavailable."""
 
 import threading
 import time

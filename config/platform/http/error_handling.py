@@ -1,6 +1,6 @@
 """Error responses: DRF's exception handler, and a middleware for errors outside of DRF views.
 
-Both respond in the same format, also for unknown paths and for an unavailable database.
+Both respond in the same format, even for unknown paths and if the database is unavailable.
 """
 
 import sys
@@ -33,13 +33,16 @@ from config.platform.http.request_context import request_id
 
 
 class ProblemResponse(HttpResponse):
-    """A problem response. The log line of the request has its code, because several codes share a status."""
+    """A problem response. Its code is logged with the request, because several codes share a status."""
 
     problem = ""
 
 
 def respond(problem: Problem, request: HttpRequest) -> HttpResponse:
-    """Return a Django response, not DRF's: errors of a view that renders Markdown or CSV are JSON too."""
+    """Return a problem response.
+
+    It is Django's, not DRF's, because errors of views that render Markdown or CSV are JSON.
+    """
     response = ProblemResponse(
         orjson.dumps(problem.body() | {"requestId": request_id(request)}),
         status=problem.status,
@@ -59,7 +62,7 @@ def respond_page(problem: Problem, request: HttpRequest) -> HttpResponse:
 def page_of(problem: Problem, request_id: str, *, request: HttpRequest | None = None) -> bytes:
     """Return the HTML of a problem. It makes no database queries, because the database may be unavailable.
 
-    The navigation is that of the user if the request has loaded one already.
+    It has the user's navigation if the request has already loaded the user.
     """
     words = {
         "title": problem.title or phrase(problem.status),
@@ -67,21 +70,21 @@ def page_of(problem: Problem, request_id: str, *, request: HttpRequest | None = 
         "retry_after": problem.all_headers().get("Retry-After"),
         "request_id": request_id,
         "user": getattr(request, "_cached_user", None),
-        "is_read_only": False,  # the user's roles may be a query
+        "is_read_only": False,  # finding the user's roles may need a query
     }
     return loader.render_to_string("problem.html", words, request if words["user"] else None).encode()
 
 
 def handle(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
-    """Handle an exception, as DRF's EXCEPTION_HANDLER. Return None for a bug: Django logs it, and the middleware
-    responds.
+    """Handle an exception, as DRF's EXCEPTION_HANDLER.
 
-    Unlike DRF's own handler, it does not roll back: ATOMIC_REQUESTS is off, and transactions belong to the stages.
+    Return None for a bug: Django logs it, and the middleware responds. Unlike DRF's handler, this one does not roll
+    back: ATOMIC_REQUESTS is off, and the called functions manage their transactions.
     """
     problem = of_exception(error)
     if problem is None:
         return None
-    if isinstance(error, UnsupportedMediaType):  # RFC 9110, 15.5.16: the media types that are supported
+    if isinstance(error, UnsupportedMediaType):  # RFC 9110, 15.5.16: list the supported media types
         parsers = context["view"].parser_classes
         problem.headers = {**problem.headers, "Accept": ", ".join(str(each.media_type) for each in parsers)}
     request = context["request"]
@@ -89,7 +92,7 @@ def handle(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponseBase:
-    """Return Django's HTML page for pages, and a problem for the API, as CSRF_FAILURE_VIEW."""
+    """Return Django's HTML page for a page, or a problem for the API. The CSRF_FAILURE_VIEW."""
     if is_page(request):
         return csrf_failure_page(request, reason=reason)
     return respond(CSRFFailed(), request)
@@ -100,12 +103,12 @@ def is_page(request: HttpRequest) -> bool:
     return request.path_info.startswith(settings.PAGE_PREFIXES)
 
 
-def respond_in_kind(problem: Problem, request: HttpRequest) -> HttpResponse:
+def respond_by_path(problem: Problem, request: HttpRequest) -> HttpResponse:
     return respond_page(problem, request) if is_page(request) else respond(problem, request)
 
 
 class ProblemMiddleware:
-    """Responds with problem+json to errors of views, the URL resolver, and inner middleware.
+    """Middleware that responds with problem+json to errors of views, the URL resolver, and inner middleware.
 
     It is outside of all middleware that can fail, and inside of `RequestMiddleware`, whose ids it uses.
     """
@@ -118,7 +121,7 @@ class ProblemMiddleware:
         self.is_async = iscoroutinefunction(get_response)
         if self.is_async:
             markcoroutinefunction(self)
-        got_request_exception.connect(self.remember)
+        got_request_exception.connect(self.keep_exception)
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         if self.is_async:
@@ -131,20 +134,20 @@ class ProblemMiddleware:
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """Return a problem for exceptions of plain Django views, or None to leave bugs to Django."""
         problem = of_exception(error)
-        return None if problem is None else respond_in_kind(problem, request)
+        return None if problem is None else respond_by_path(problem, request)
 
-    def remember(self, *, request: HttpRequest | None = None, **_later: object) -> None:
-        """Keep an exception raised outside of views, for example by the session middleware without a database."""
+    def keep_exception(self, *, request: HttpRequest | None = None, **_later: object) -> None:
+        """Keep an exception raised outside of views, such as by the session middleware during a database outage."""
         if request is not None:
             request.uncaught = sys.exc_info()[1]  # type: ignore[attr-defined]
 
     def refuse(self, request: HttpRequest) -> HttpResponse | None:
-        """Reject NUL in cookies, paths, and query strings, which would be an error 500: Postgres cannot store NUL."""
+        """Reject NUL in cookies, paths, and query strings. Postgres cannot store it, so it would cause an error 500."""
         problem = nul_in(request)
-        return None if problem is None else respond_in_kind(problem, request)
+        return None if problem is None else respond_by_path(problem, request)
 
     def replace_body(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-        """Replace the bodies of Django's own error responses, including DEBUG's technical pages. Keep the headers."""
+        """Replace the body of Django's error responses, including the technical pages of DEBUG. Keep their headers."""
         if not is_foreign_error(response) or is_page(request):
             return response
         uncaught = getattr(request, "uncaught", None)
@@ -161,7 +164,7 @@ def nul_in(request: HttpRequest) -> Problem | None:
         return NotFound()
     if "%00" in request.META.get("QUERY_STRING", ""):
         return BadInput(InputError(pointer="", code="nul", detail="NUL in the query string."))
-    if any("\0" in value for value in request.COOKIES.values()):  # NUL is encoded as "\000" there
+    if any("\0" in value for value in request.COOKIES.values()):  # cookies encode NUL as "\000"
         return BadInput(InputError(pointer="", code="nul", detail="NUL in a cookie."))
     return None
 

@@ -1,7 +1,7 @@
-"""Graceful shutdown of a web process: event streams and other long waits end at SIGTERM.
+"""Graceful shutdown of a web process: at SIGTERM, event streams and other long requests finish early.
 
 uvicorn does not notify the application of a shutdown. It waits for open responses until its timeout, and then cancels
-them, each with a traceback in the log.
+them, and logs a traceback for each.
 """
 
 import signal
@@ -21,16 +21,16 @@ def register(end: Callable[[], None]) -> None:
 
 
 def watch() -> None:
-    """Handle SIGTERM before the current handler. Do nothing if already done, or outside the main thread."""
-    before = signal.getsignal(signal.SIGTERM)
-    if threading.current_thread() is not threading.main_thread() or not callable(before) or before in handlers:
+    """Handle SIGTERM, then call the previous handler. Do nothing if this is installed, or outside the main thread."""
+    previous = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or not callable(previous) or previous in handlers:
         return
 
     def handle(number: int, frame: Any) -> None:
         has_begun.set()
         for end in callbacks:
             end()
-        before(number, frame)
+        previous(number, frame)
 
     handlers.append(handle)
     signal.signal(signal.SIGTERM, handle)

@@ -1,8 +1,8 @@
 """Health checks: liveness at `GET /livez`, and readiness at `GET /readyz` with the result of each dependency.
 
-Readiness opens connections of its own. The pool may be busy while the service is ready, and a pool waits longer for a
-dead server than a probe does. Each check is limited to about two seconds. All checks run at most once a second, however
-many clients ask, because these endpoints need no authentication.
+Readiness checks open separate connections. The connection pool may be busy while the service is ready, and it waits
+longer for an unavailable server than a probe does. Each check takes at most about two seconds. The checks run at most
+once a second for any number of clients, because these endpoints need no authentication.
 """
 
 import re
@@ -47,7 +47,7 @@ from config.platform.observability.metrics import CAUGHT
 log = structlog.get_logger(__name__)
 
 CONNECT_SECONDS = 2
-BOUND_SECONDS = 2.5
+CHECK_SECONDS = 2.5  # maximum duration of all checks
 FRESH_SECONDS = 1.0
 OK = "ok"
 
@@ -72,7 +72,7 @@ KINDS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
 )
 # psycopg has no SQLSTATE for a failed login, and botocore has none for a failed HEAD. These are the fixed messages of
 # libpq, Postgres and config.platform.storage. A host name with several addresses may yield several messages; the first
-# match here counts. A Postgres with messages in another language gets the general text.
+# pattern that matches is used. For a Postgres with messages in another language, the general text is used.
 PHRASES = (
     (r'password authentication failed|role ".*" does not exist', REFUSED),
     (r"certificate verify failed|server does not support SSL", UNTRUSTED),
@@ -109,17 +109,20 @@ class Readiness:
 
     def run_checks(self) -> dict[str, str]:
         for name, check in self.checks.items():
-            # A check that hangs, in DNS for example, keeps its thread. A second one would only hang too.
+            # A check that hangs, for example in DNS, occupies its thread. A second one would hang as well.
             if name not in self.running:
                 self.running[name] = self.pool.submit(outcome, name, check)
-        done, _ = wait(self.running.values(), timeout=BOUND_SECONDS)
+        done, _ = wait(self.running.values(), timeout=CHECK_SECONDS)
         results = {name: future.result() if future in done else LATE for name, future in self.running.items()}
         self.running = {name: future for name, future in self.running.items() if future not in done}
         return results
 
 
 def outcome(name: str, check: Check) -> str:
-    """Run a check, and return "ok" or a reason. Messages of drivers contain hosts, users, and bucket names."""
+    """Run a check, and return "ok" or a reason.
+
+    Never return a driver's message: it contains hosts, users, or buckets.
+    """
     try:
         check()
     except Exception as error:  # noqa: BLE001  any error means that this part is not ready
@@ -136,16 +139,16 @@ def reason(error: Exception) -> str:
         return f"refused with SQLSTATE {logs.sqlstate(error)}"
     if any(isinstance(cause, ssl.SSLError) for cause in logs.chain_of(error, hidden=True)):
         return UNTRUSTED
-    for kinds, ours in KINDS:
+    for kinds, text in KINDS:
         if isinstance(error, kinds):
-            return ours
+            return text
     if isinstance(error, psycopg.OperationalError | storage.StorageError):
-        return next((ours for theirs, ours in PHRASES if re.search(theirs, str(error))), UNKNOWN)
+        return next((text for pattern, text in PHRASES if re.search(pattern, str(error))), UNKNOWN)
     return UNKNOWN
 
 
 def check_database() -> None:
-    """Connect, and compare the migrations: a new release is not ready before its migration. Newer ones are fine."""
+    """Connect, and require all migrations of this release. Migrations of newer releases are accepted."""
     url, name = settings.SLUICE.database_url.get_secret_value(), django_connection.settings_dict["NAME"]
     with postgres_connection(url, dbname=name) as connection:
         if not migrations() <= applied(connection):
@@ -166,7 +169,7 @@ def applied(connection: psycopg.Connection) -> set[tuple[str, str]]:
 
 
 def check_source() -> None:
-    """Connect with a startup option, as every export call does. Poolers reject or ignore it."""
+    """Connect with a startup option, as every export does. Poolers reject or ignore it."""
     with postgres_connection(settings.SLUICE.source_url, options="-c datestyle=ISO,YMD") as connection:
         if connection.info.parameter_status("DateStyle") != "ISO, YMD":
             raise psycopg.OperationalError("unsupported startup parameter: options")
@@ -175,7 +178,7 @@ def check_source() -> None:
 @contextmanager
 def postgres_connection(url: str, **options: Any) -> Iterator[psycopg.Connection]:
     """Connect without a pool, and run a minimal query. Raises psycopg.Error."""
-    # tcp_user_timeout ends a query to a host that disappears during the query.
+    # tcp_user_timeout aborts a query if the host disappears.
     with psycopg.connect(
         url, connect_timeout=CONNECT_SECONDS, tcp_user_timeout=CONNECT_SECONDS * 1000, autocommit=True, **options
     ) as connection:
@@ -226,12 +229,12 @@ ALWAYS: Mapping[str, Check] = {
 
 
 def checks() -> dict[str, Check]:
-    """Return the checks by name, with one for the run-state only if it is not on the broker's server."""
-    is_separate = place(settings.SLUICE.run_state_url) != place(settings.SLUICE.broker_url)
+    """Return the checks by name. The run-state has one only if it is not in the broker's database."""
+    is_separate = database_of(settings.SLUICE.run_state_url) != database_of(settings.SLUICE.broker_url)
     return {**ALWAYS, **({"run_state": check_run_state} if is_separate else {})}
 
 
-def place(url: str) -> tuple[object, ...]:
+def database_of(url: str) -> tuple[object, ...]:
     """Return the parts of a Redis URL that identify the database."""
     if not is_redis(url):
         return (url,)

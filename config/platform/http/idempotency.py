@@ -42,8 +42,8 @@ class InFlight(Problem):
 class Idempotency:
     """The idempotency key of a request and the fingerprint of its body.
 
-    Use `find` before reading the request, so that a repeat gets the first result even if the request would be refused
-    by now. Use `claim` in the transaction that creates the row, and write `columns` to the row.
+    Use `find` before validating the request, so that a repeated request gets the first result even if it would be
+    rejected now. Use `claim` in the transaction that creates the row, and write `columns` to the row.
     """
 
     key: str
@@ -53,7 +53,7 @@ class Idempotency:
     def of(cls, request: Request, *, body: Callable[[], Any] | None = None) -> Self | None:
         """Read the header. Return None without it; raise BadInput for an invalid key.
 
-        `body` returns the JSON to fingerprint where the request's body is not JSON, such as a form with a file.
+        `body` returns the JSON to fingerprint if the request's body is not JSON, such as a form with a file.
         """
         key = request.headers.get(HEADER)
         if key is None:
@@ -70,7 +70,7 @@ class Idempotency:
 
     @classmethod
     def of_form(cls, once: UUID | None, body: Any) -> Self:
-        """Return the key in the form of a page, or a new one if it is missing or invalid."""
+        """Return the idempotency of a page's form, with a new key if `once` is missing or invalid."""
         return cls(key=str(once or uuid4()), fingerprint=fingerprint(body))
 
     @property
@@ -88,13 +88,13 @@ class Idempotency:
     def claim(self, rows: QuerySet[Row], *, user_id: int) -> Row | None:
         """Lock the key until the transaction ends, then do what `find` does. Raise InFlight while it is locked.
 
-        Without the second look two requests that both called `find` before either committed would create two rows.
+        Otherwise, two requests that both call `find` before either commits would create two rows.
         """
         self.lock(scope=f"{rows.model._meta.app_label}/{user_id}")
         return self.find(rows, user_id=user_id)
 
     def lock(self, *, scope: str) -> None:
-        """Take an advisory lock, which all web processes see and which a crashed process leaves no trace of."""
+        """Take an advisory lock. It applies to all web processes, and Postgres releases it if the process crashes."""
         digest = hashlib.sha256(f"{scope}/{self.key}".encode()).digest()
         number = int.from_bytes(digest[:8], signed=True)
         if not sql.scalar("SELECT pg_try_advisory_xact_lock(%(number)s)", number=number):
@@ -102,10 +102,10 @@ class Idempotency:
 
 
 def replay_headers(*, replayed: bool) -> dict[str, str]:
-    """Return the headers of a response, with the mark of a repeated request."""
+    """Return the response headers: Idempotency-Replayed for a repeated request."""
     return {REPLAYED: "true"} if replayed else {}
 
 
 def fingerprint(body: Any) -> str:
-    """Return the SHA-256, in hex, of a body's JSON. The order of fields and white space do not matter."""
+    """Return the SHA-256, in hex, of a body's JSON. It does not depend on the order of fields or on white space."""
     return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -1,4 +1,4 @@
-"""One large body at a time: reading megabytes holds the GIL, which all other requests of a process need."""
+"""Middleware that processes one large body at a time, because parsing megabytes holds the GIL."""
 
 import gc
 import threading
@@ -13,14 +13,14 @@ from config.platform.http.body_limits import limit_of
 
 Respond = Callable[[HttpRequest], HttpResponseBase]
 
-# Each request has a thread of its own, so one that waits delays no other.
+# Each request has a separate thread, so a waiting request does not block others.
 turn = threading.Lock()
 
 
 def middleware(get_response: Respond) -> Respond:
     """Queue requests whose body is larger than BODY_LIMIT.
 
-    Their bodies have been received already, so a slow client delays no other one.
+    Their bodies have been received already, so a slow client does not delay others.
     """
 
     def respond(request: HttpRequest) -> HttpResponseBase:
@@ -36,11 +36,11 @@ def middleware(get_response: Respond) -> Respond:
 
 
 def end_turn(request: HttpRequest) -> None:
-    """Let the next request with a large body run, because this one is about to wait."""
+    """Let the next request with a large body start, because this one is about to wait."""
     getattr(request, "end_turn", lambda: None)()
 
 
 def is_large(request: HttpRequest) -> bool:
     size = request.META.get("CONTENT_LENGTH") or "0"
-    # Files are larger, and are not parsed here.
+    # Uploads of files exceed the limit of their path. They are not parsed in memory.
     return size.isdigit() and settings.BODY_LIMIT < int(size) <= limit_of(request.path_info)

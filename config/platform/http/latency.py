@@ -1,18 +1,18 @@
-"""Settings of the interpreter that keep one expensive request from delaying all others of a process."""
+"""Interpreter settings that keep an expensive request from delaying all other requests of the process."""
 
 import gc
 import sys
 
-# A thread that needs the GIL waits this long for each thread that computes, and a request needs it again after each
-# query. The default is 5 ms.
+# A thread that needs the GIL waits this long for each computing thread, and a request needs the GIL after each query.
+# The default is 5 ms.
 SWITCH_SECONDS = 0.0005
-# New objects before a collection, and collections of each generation before one of the next. With Python's 700, large
-# requests caused a full collection a second, and each held the GIL for up to a second.
+# New objects before a collection, and collections of each generation before one of the next. With Python's default of
+# 700, large requests caused a full collection every second, and each held the GIL for up to a second.
 THRESHOLDS = 20_000, 10, 10
 
 
 def prefer_short_requests() -> None:
-    """Switch threads often, and collect garbage rarely. Objects that exist already are never collected."""
+    """Switch threads often, and collect garbage rarely. Exclude existing objects from garbage collection."""
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()

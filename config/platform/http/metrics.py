@@ -22,7 +22,7 @@ class Metrics(APIView):
 
     audited = NOTHING
     throttle_classes = ()
-    permission_classes = ()  # by address or user; by address it works without the database
+    permission_classes = ()  # the view checks the address, which works without the database, or the user
     content_negotiation_class = IgnoreAccept
 
     @extend_schema(

@@ -1,4 +1,4 @@
-"""Content negotiation: JSON, or whatever an operation has."""
+"""Content negotiation: JSON, or the media types of an operation."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
@@ -20,10 +20,10 @@ WITHOUT_BODY = ("DELETE", "OPTIONS")
 
 
 class AcceptProblems(DefaultContentNegotiation):
-    """REST framework's negotiation, for clients that list the media types of the schema in `Accept`.
+    """REST framework's negotiation, adapted to clients that send all media types of the schema in `Accept`.
 
-    A client that accepts problem documents is not refused: they are the only media type of an operation whose success
-    has no body.
+    A client that accepts only problem documents is not refused. If the successful response of an operation has no
+    body, problem documents are its only media type.
     """
 
     def select_renderer(
@@ -44,7 +44,7 @@ def accepts_problems(request: Request) -> bool:
 
 
 class IgnoreAccept(BaseContentNegotiation):
-    """Ignores the Accept header, so that a probe that accepts only text/plain does not get 406 and report an outage."""
+    """Negotiation that ignores the Accept header, so that a probe that accepts only text/plain does not get a 406."""
 
     def select_parser(self, request: Request, parsers: Iterable[BaseParser]) -> BaseParser:
         return next(iter(parsers))

@@ -18,8 +18,8 @@ if TYPE_CHECKING:  # DRF imports this module while it defines its views
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
-PAGE_BYTES = 1024**2  # of rows whose size a view names; parsed JSON takes about forty times as much memory
-LARGEST = 10**18 - 1  # a bigint has room for it
+PAGE_BYTES = 1024**2  # for views with `row_bytes`; parsed JSON takes about forty times as much memory
+MAX_NUMBER = 10**18 - 1  # fits into a bigint
 CURSOR = "cursor"
 LIMIT = "limit"
 
@@ -27,17 +27,17 @@ LIMIT = "limit"
 def chosen(request: Request, name: str, *, among: Collection[str]) -> str | None:
     """Return the value of a query parameter, or None without it. Raises ValidationError at `/name` for other values."""
     value: str | None = request.query_params.get(name)
-    return None if value is None else one_of(name, value, among=among)
+    return None if value is None else require_choice(name, value, among=among)
 
 
-def one_of(name: str, text: str, *, among: Collection[str]) -> str:
-    """Return the text of a query parameter. Raises ValidationError at `/name` if it is none of the values."""
+def require_choice(name: str, text: str, *, among: Collection[str]) -> str:
+    """Return the text of a query parameter. Raises ValidationError at `/name` for other values."""
     if text not in among:
         raise refusal(name, f"Must be one of: {', '.join(sorted(among))}.", code="invalid_choice")
     return text
 
 
-def whole_number(text: str, *, maximum: int = LARGEST) -> int | None:
+def whole_number(text: str, *, maximum: int = MAX_NUMBER) -> int | None:
     """Return the number from 0 to `maximum` in a query, header, or form field, or None if it is invalid."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(maximum))
     return int(text) if is_number and int(text) <= maximum else None
@@ -60,10 +60,10 @@ class NewestFirst(BasePagination):
 
     The order is the view's `ordering`, by default newest first. Its fields are not null and belong to the model; the
     primary key is added if it is missing. A position has the values of *all* fields. DRF's CursorPagination compares
-    only the first field and counts offsets among equal values, so it skips or repeats rows that were created at the
-    same time, such as bulk inserts, and fails after 1,000 of them. Rows that are added or deleted do not shift pages.
+    only the first field and counts offsets among equal values. It skips or repeats rows that were created at the same
+    time, as by bulk inserts, and fails after 1,000 of them. With this class, added or deleted rows do not shift pages.
 
-    A page is shorter than its limit if its rows are large: a view's `row_bytes` returns the size of a row.
+    A page with large rows is shorter than its limit. The view's `row_bytes` returns the size of a row.
 
     Cursors are signed, so that clients cannot send values that the database rejects, or the cursor of another list.
     """
@@ -127,11 +127,11 @@ class Order:
     def __init__(self, model: type[Model], names: Iterable[str]) -> None:
         self.names = with_tie_break(model, tuple(names))
         self.fields = [field_of(model, name.lstrip("-")) for name in self.names]
-        # A cursor is valid only for its model and order.
+        # A cursor is valid only for one model and order.
         self.salt = ":".join(("cursor", model._meta.label, *self.names))
 
     def window(self, rows: QuerySet[Any], cursor: Cursor | None) -> QuerySet[Any]:
-        """Return the rows beyond the cursor, the nearest first."""
+        """Return the rows beyond the cursor, starting with the nearest row."""
         if cursor is None:
             return rows.order_by(*self.names)
         names = [reverse(name) for name in self.names] if cursor.backwards else self.names
@@ -172,13 +172,13 @@ def reverse(name: str) -> str:
 def beyond(names: list[str], position: list[Any]) -> Q:
     """Return the condition for rows after a position: `(a, b) > (x, y)`, with a direction for each.
 
-    Written as `a >= x AND (a > x OR b > y)`: with the first half, Postgres can start inside the index.
+    It is written as `a >= x AND (a > x OR b > y)`, because Postgres can use an index for `a >= x`.
     """
-    way, field = ("lt", names[0][1:]) if names[0].startswith("-") else ("gt", names[0])
-    strictly = Q((f"{field}__{way}", position[0]))
+    operator, field = ("lt", names[0][1:]) if names[0].startswith("-") else ("gt", names[0])
+    strictly = Q((f"{field}__{operator}", position[0]))
     if len(names) == 1:
         return strictly
-    return Q((f"{field}__{way}e", position[0])) & (strictly | beyond(names[1:], position[1:]))
+    return Q((f"{field}__{operator}e", position[0])) & (strictly | beyond(names[1:], position[1:]))
 
 
 def read_page(queryset: QuerySet[Any], limit: int, row_bytes: Callable[[Any], int] | None) -> tuple[list[Any], bool]:

@@ -1,4 +1,4 @@
-"""Strict JSON parser with limits of size and depth."""
+"""Strict JSON parser with limits of size, depth, and number of values."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -12,10 +12,10 @@ from config.platform import exact_json
 from config.platform.http.pointers import join
 from config.platform.http.problems import MAX_ERRORS, MAX_POINTER, BadInput, BodyTooLarge, InputError
 
-# Far below Python's recursion limit, which serializers, json.dumps, and schema validators would exceed.
+# Far below Python's recursion limit. Deeper JSON would exceed it in serializers, json.dumps, and schema validators.
 MAX_DEPTH = 200
-# Lists, objects, and commas: five megabytes of `[]` would take seconds to check, and hundreds of megabytes. The largest
-# export has three of them for each item.
+# Maximum number of lists, objects, and commas: checking five megabytes of `[]` would take seconds, and hundreds of
+# megabytes of memory. The largest export request has three of them per item.
 MAX_VALUES = 400_000
 ESCAPED_NUL = b"\\u0000"
 
@@ -25,8 +25,8 @@ class JSONParser(BaseParser):
 
     Raises BadInput for invalid JSON (including NaN, numbers outside of the range of a double, lone surrogates, and a
     BOM), for more than 200 levels or 400,000 values, and for NUL, which Postgres cannot store. A charset in
-    Content-Type is ignored, as the RFC requires. Of duplicate names, the last one counts, as in most parsers: a proxy
-    that checks bodies must do the same.
+    Content-Type is ignored, as the RFC requires. The last of duplicate names is used, as by most parsers. A proxy that
+    inspects bodies must do the same.
     """
 
     media_type = "application/json"
@@ -50,7 +50,7 @@ class ExactJSONParser(JSONParser):
 def read(stream: IO[Any]) -> bytes:
     """Return the whole body. Raises BodyTooLarge.
 
-    In production, `config.platform.http.body_limits` has refused such a body already.
+    In production, `config.platform.http.body_limits` rejects such a body earlier.
     """
     limit: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     body: bytes = stream.read(limit + 1)
@@ -69,11 +69,11 @@ def load(body: bytes, *, is_exact: bool = False) -> Any:
     except orjson.JSONDecodeError as error:
         detail = f"The body is not JSON: line {error.lineno}, column {error.colno}."
         raise BadInput(InputError(pointer="", code="malformed", detail=detail)) from None
-    for name, member in named(document):
+    for name, member in members_of(document):
         if exact_json.nested_deeper(member, MAX_DEPTH):
             detail = f"More than {MAX_DEPTH} levels."
             raise BadInput(InputError(pointer=join("", name)[:MAX_POINTER], code="too_deep", detail=detail))
-    if ESCAPED_NUL in body and (places := list(islice(nul_places(document), MAX_ERRORS))):
+    if ESCAPED_NUL in body and (places := list(islice(pointers_to_nul(document), MAX_ERRORS))):
         raise BadInput(*(InputError(pointer=place, code="nul", detail="NUL is not allowed.") for place in places))
     if not is_exact:
         return document
@@ -84,22 +84,22 @@ def load(body: bytes, *, is_exact: bool = False) -> Any:
         raise BadInput(InputError(pointer="", code="malformed", detail=detail)) from None
 
 
-def named(value: Any) -> Iterable[tuple[Any, Any]]:
+def members_of(value: Any) -> Iterable[tuple[Any, Any]]:
     """Return the members or items with their names or indexes."""
     if isinstance(value, dict):
         return value.items()
     return enumerate(value) if isinstance(value, list) else ()
 
 
-def nul_places(value: Any) -> Iterator[str]:
-    """Yield the pointers to strings with NUL. A pointer is made only where it leads to one: a name may be megabytes."""
+def pointers_to_nul(value: Any) -> Iterator[str]:
+    """Yield the pointers to strings with NUL. Build no other pointers, because a name may have megabytes."""
     if isinstance(value, str):
         if "\0" in value:
             yield ""
     else:
-        for name, member in named(value):
+        for name, member in members_of(value):
             if isinstance(name, str) and "\0" in name:
                 yield ""
             elif isinstance(member, str | dict | list):
-                for place in nul_places(member):
+                for place in pointers_to_nul(member):
                     yield (join("", name) + place)[:MAX_POINTER]

@@ -1,10 +1,10 @@
-"""Errors as RFC 9457 `application/problem+json`, from views, DRF, Django and the database.
+"""Errors as RFC 9457 `application/problem+json`, from views, DRF, Django, and the database.
 
 `{"type", "title", "status", "detail", "code", "requestId"}`, and for bad input
 `"errors": [{"pointer", "code", "detail"}]` with RFC 6901 JSON Pointers such as `/items/17/effectiveDate`.
 Programs should check `code`; `type` is the same word as a URN.
 
-Texts are our own. Messages of Django, the database, and other libraries never reach clients.
+All texts are defined here or in the apps. Messages of Django, the database, and libraries never reach clients.
 `config.platform.http.error_handling` turns problems into responses.
 """
 
@@ -57,7 +57,7 @@ class Problem(Exception):
     status = 500
     code = "internal_error"
     title = ""  # empty: the phrase of the HTTP status
-    detail = "Unexpected error."  # an instance may have its own
+    detail = "Unexpected error."  # instances can override it
     retry_after: int | None = None  # seconds; 429 and 503 always send one
     headers: Mapping[str, str] = MappingProxyType({})
 
@@ -155,7 +155,7 @@ class DatabaseUnavailable(Problem):
     detail = "The database is not available at the moment. Try again in a few seconds."
 
 
-# Code and detail of the general problem of a status.
+# Code and detail of the generic problem of each status.
 STATUSES = {
     400: ("invalid", "The request is malformed."),
     401: (NotAuthenticated.code, NotAuthenticated.detail),
@@ -169,8 +169,8 @@ STATUSES = {
     500: (Problem.code, "Unexpected error. If you report it, include the request ID."),
     503: ("unavailable", "The service is not available at the moment. Try again in a few seconds."),
 }
-# Statuses whose details come from our views. Other details of DRF quote the request.
-OWN_WORDS = frozenset({403, 404, 409, 410, 422})
+# Statuses for which views set the detail of DRF's exceptions. Other details of DRF may quote the request.
+STATUSES_WITH_DETAIL = frozenset({403, 404, 409, 410, 422})
 
 
 def require_first(rows: QuerySet[Row], problem: Problem | type[Problem]) -> Row:
@@ -186,7 +186,7 @@ def phrase(status: int) -> str:
 
 
 def of_status(status: int) -> Problem:
-    """Return the general problem of an HTTP status."""
+    """Return the generic problem of an HTTP status."""
     code, detail = STATUSES.get(status) or (phrase(status).lower().replace(" ", "_"), None)
     problem = Problem(detail)
     problem.status, problem.code = status, code
@@ -197,7 +197,7 @@ DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether the disk or the quota is full, and log and count it."""
+    """Return whether the error means a full disk or quota. A full disk is logged and counted."""
     if not (isinstance(error, OSError) and error.errno in DISK_FULL):
         return False
     DISK_FULL_TOTAL.inc()
@@ -206,7 +206,7 @@ def is_full(error: BaseException) -> bool:
 
 
 # ---- From exceptions --------------------------------------------------------------------------------------------
-# These include pool timeouts, shutdowns, statement timeouts and deadlocks. A retry can help with all of them.
+# These include pool timeouts, shutdowns, statement timeouts, and deadlocks. After all of them, a retry may succeed.
 DATABASE_ERRORS = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
 MEANINGS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Callable[[], Problem]], ...] = (
     (Http404, NotFound),
@@ -241,7 +241,11 @@ def of_api_exception(error: exceptions.APIException) -> Problem:
         case exceptions.AuthenticationFailed():
             return AuthenticationFailed()
     problem = of_status(error.status_code)
-    if error.status_code in OWN_WORDS and isinstance(error.detail, str) and error.detail != str(error.default_detail):
+    if (
+        error.status_code in STATUSES_WITH_DETAIL
+        and isinstance(error.detail, str)
+        and error.detail != str(error.default_detail)
+    ):
         problem.detail = str(error.detail)  # NotFound("Task not found")
     if isinstance(code := error.get_codes(), str):
         problem.code = code
@@ -251,7 +255,7 @@ def of_api_exception(error: exceptions.APIException) -> Problem:
 
 
 def input_errors(detail: Any, pointer: str = "") -> Iterator[InputError]:
-    """Yield DRF's nested details: dicts by field, lists by index, `non_field_errors` at their parent."""
+    """Flatten DRF's nested details: dicts by field, lists by index, `non_field_errors` at their parent."""
     if isinstance(detail, Mapping):
         for name, member in detail.items():
             inside = pointer if name == api_settings.NON_FIELD_ERRORS_KEY else join(pointer, name)

@@ -15,10 +15,10 @@ if TYPE_CHECKING:  # DRF imports this module while it defines its views
 
 
 class KnownParameters(BasePermission):
-    """Raises ValidationError at the name of a query parameter that the schema of the operation does not have.
+    """Permission class that raises ValidationError for a query parameter that is not in the schema of the operation.
 
-    A misspelt filter would otherwise return everything. It is a permission, so that it runs after the authentication,
-    and not for views that allow anyone: the URLs of links and health checks may get parameters from other software.
+    Otherwise, a misspelled filter would return all rows. A permission class runs after the authentication, and not for
+    public views: other software may add parameters to the URLs of links and health checks.
     """
 
     def has_permission(self, request: Request, view: "APIView") -> bool:
@@ -34,7 +34,7 @@ class KnownParameters(BasePermission):
 
 @cache
 def parameters_of(view: type["APIView"], method: str) -> frozenset[str]:
-    """Return the names of the query parameters of an operation: those of `extend_schema`, and of pagination."""
+    """Return the names of the query parameters of an operation, from `extend_schema` and the pagination."""
     name = "get" if method == "HEAD" else method.lower()
     names = [each.name for each in documented(view, name) if each.location == "query"]
     if name == "get" and (pagination := getattr(view, "pagination_class", None)):

@@ -1,4 +1,4 @@
-"""The refusal of a request that exceeds a quota, and the limits of a day."""
+"""Quota errors, and the calculation of daily limits."""
 
 from typing import Self
 
@@ -14,7 +14,7 @@ class QuotaExceeded(Problem):
 
     @classmethod
     def of_day(cls, reason: str) -> Self:
-        """Return the problem of a quota that starts again with the next day."""
+        """Return the problem of a daily quota."""
         return cls(f"{reason}. The quota resets at midnight UTC.", retry_after=seconds_left())
 
 
@@ -24,5 +24,5 @@ def seconds_left() -> int:
 
 
 def left(limit: int, used: int) -> int:
-    """Return the remainder, at least 0: a lowered limit may be below the usage."""
+    """Return the remaining quota. It is at least 0: a lowered limit may be less than the usage."""
     return max(limit - used, 0)

@@ -1,4 +1,4 @@
-"""Renderer of JSON responses with numbers that keep their digits."""
+"""Renderer of JSON responses whose numbers keep their digits."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from config.platform.exact_json import Number
 
 
 class ExactJSONRenderer(JSONRenderer):
-    """REST framework's renderer, except for Numbers, which it would write as strings."""
+    """REST framework's renderer with support for Number, which it would write as a string."""
 
     def render(
         self,
@@ -24,10 +24,10 @@ class ExactJSONRenderer(JSONRenderer):
             return b""
         indent = self.get_indent(accepted_media_type or "", dict(renderer_context or {}))
         option = orjson.OPT_PASSTHROUGH_DATETIME | (orjson.OPT_INDENT_2 if indent else 0)
-        body = orjson.dumps(data, default=written, option=option)
-        # As in the base class: JSON that is also JavaScript.
+        body = orjson.dumps(data, default=serialize, option=option)
+        # As in the base class: escape line separators, so that the JSON is also valid JavaScript.
         return body.replace("\u2028".encode(), b"\\u2028").replace("\u2029".encode(), b"\\u2029")
 
 
-def written(value: Any) -> Any:
-    return exact_json.written(value) if isinstance(value, Number) else JSONEncoder().default(value)
+def serialize(value: Any) -> Any:
+    return exact_json.serialize_number(value) if isinstance(value, Number) else JSONEncoder().default(value)

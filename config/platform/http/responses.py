@@ -13,11 +13,11 @@ Respond = Callable[[HttpRequest], HttpResponseBase]
 
 # For a response with a secret, such as a one-time link. `no-transform` also keeps proxies from compressing it.
 SECRET = {"Cache-Control": "no-store, no-transform"}
-MIN_BYTES = 1024  # less saves no packet
+MIN_BYTES = 1024  # compressing less saves no network packet
 
 
 def middleware(get_response: Respond) -> Respond:
-    """Forbid caches to store JSON, unless its view allows it, and compress it where that is safe."""
+    """Set `Cache-Control: no-store` on JSON, unless the view set another value, and compress it if that is safe."""
 
     def respond(request: HttpRequest) -> HttpResponseBase:
         response = get_response(request)
@@ -35,9 +35,9 @@ def middleware(get_response: Respond) -> Respond:
 def may_compress(request: HttpRequest, response: HttpResponse) -> bool:
     """Return whether the body may be compressed.
 
-    The size of a compressed body can reveal a secret in it to an attacker who sends many requests in the name of the
-    user (BREACH). Another site can make a browser send its cookies, but not an Authorization header. An ETag identifies
-    the bytes that are sent, and `If-Match` needs the one of the plain body.
+    The size of a compressed body can reveal a secret in it to an attacker who sends many requests as the user (BREACH).
+    Another site can make a browser send its cookies, but not an Authorization header. An ETag identifies the sent
+    bytes, and `If-Match` needs the ETag of the uncompressed body.
     """
     return (
         len(response.content) >= MIN_BYTES

@@ -1,7 +1,7 @@
 """Roles of staff: groups whose permissions each release sets. docs/access.md has the table.
 
-Without a role, staff have the permissions that were assigned to them one by one. Superusers have all of them, and no
-role limits them.
+Staff without a role have only the permissions that were assigned individually. Superusers have all permissions, even
+with a role.
 """
 
 from typing import Any
@@ -15,20 +15,20 @@ from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 
 from config.platform.http import audit
-from config.platform.http.error_handling import is_page, respond_in_kind
+from config.platform.http.error_handling import is_page, respond_by_path
 from config.platform.http.problems import NotPermitted
 
 OPERATOR, AUDITOR, ADMINISTRATOR = "operator", "auditor", "administrator"
-# Names of groups. No organization has groups of these names by chance.
+# Names of groups, which no organization uses by accident.
 GROUPS = {OPERATOR: "Sluice operators", AUDITOR: "Sluice auditors", ADMINISTRATOR: "Sluice administrators"}
 APPS = ("exports", "etl", "rules")
-# Hidden from a role: the IP addresses in links and downloads, and the texts of documents in rules and samples.
+# The IP addresses in links and downloads, and the texts of documents in samples and reviews.
 HIDDEN_FROM_OPERATORS = ("view_link", "view_download", "view_sample", "view_samplerun", "view_reviewevent")
 CHANGED_BY_OPERATORS = (
     *("change_job", "change_chunk", "change_slot", "change_schedule", "change_webhook", "change_delivery"),
     *("change_task", "change_documentbatch"),
 )
-# Prefixes of routes where users change only their own account: password, second factors, tokens.
+# Prefixes of routes with which users change only their own account: password, second factors, tokens.
 OWN_ACCOUNT = (
     "app/account",
     "app/sign-in",
@@ -53,8 +53,8 @@ def permissions_of(role: str) -> Q:
     return views | Q(content_type__app_label__in=APPS) | Q(codename="open_data") | accounts | tokens
 
 
-def provide(**_signal: Any) -> None:
-    """Create the groups, and give them the permissions of this release. Members are not changed."""
+def create_groups(**_signal: Any) -> None:
+    """Create the groups, and set their permissions to those of this release. Members are not changed."""
     for role, name in GROUPS.items():
         group, _ = Group.objects.get_or_create(name=name)
         group.permissions.set(Permission.objects.filter(permissions_of(role)))
@@ -72,7 +72,7 @@ class AuditorsChangeNothing(NotPermitted):
 
 
 def is_auditor(user: Any) -> bool:
-    """Return whether the user may only read, whatever other permissions they have. One query for staff, then none."""
+    """Return whether the user may only read, regardless of other permissions. Runs at most one query, for staff."""
     if not user.is_active or not user.is_staff or user.is_superuser:
         return False
     known: bool | None = getattr(user, "known_as_auditor", None)
@@ -85,11 +85,11 @@ def is_refused(user: Any, method: str | None, match: ResolverMatch | None) -> bo
     """Return whether a request is a change by an auditor."""
     if method in SAFE_METHODS or match is None or match.route.startswith(OWN_ACCOUNT):
         return False
-    return audit.declared(match).writes and is_auditor(user)
+    return audit.audited_requests_of(match).writes and is_auditor(user)
 
 
 class RefuseAuditors(BasePermission):
-    """Raises AuditorsChangeNothing for requests of the API that change something."""
+    """Permission class that raises AuditorsChangeNothing for API requests that change something."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         if is_refused(request.user, request.method, request._request.resolver_match):
@@ -98,9 +98,9 @@ class RefuseAuditors(BasePermission):
 
 
 class Middleware(MiddlewareMixin):
-    """Refuses changes by auditors on pages and in the admin, whose views have no permission classes."""
+    """Middleware that refuses changes by auditors on pages and in the admin, whose views have no permission classes."""
 
     def process_view(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
         if is_page(request) and is_refused(request.user, request.method, request.resolver_match):
-            return respond_in_kind(AuditorsChangeNothing(), request)
+            return respond_by_path(AuditorsChangeNothing(), request)
         return None

@@ -16,9 +16,9 @@ ALL = ("exports:read", "exports:write", "documents:read", "documents:write", "ru
 
 
 class Scopes(NamedTuple):
-    """The scopes of a view, for methods that read and that write. One of them is enough.
+    """The scopes of a view, for safe methods and for unsafe methods. One of them is sufficient.
 
-    Without any, only tokens that are not limited by scopes are accepted.
+    If there are none, only tokens without scopes are accepted.
     """
 
     read: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class Scopes(NamedTuple):
 
 
 EXPORTS = Scopes(("exports:read",), ("exports:write",))
-DATA = Scopes(("exports:read",), ("exports:read",))  # a link to data is read, although it is created by POST
+DATA = Scopes(("exports:read",), ("exports:read",))  # creating a link to data by POST counts as reading
 DOCUMENTS = Scopes(("documents:read",), ("documents:write",))
 RULES = Scopes(("documents:read", "rules:write"), ("rules:write",))
 WEBHOOKS = Scopes(("webhooks:write",), ("webhooks:write",))
@@ -37,7 +37,7 @@ NONE = Scopes()
 
 
 class InsufficientScope(Problem):
-    """`header` is that of RFC 6750."""
+    """The token lacks a required scope. The header is that of RFC 6750."""
 
     status = 403
     code = "insufficient_scope"
@@ -60,7 +60,7 @@ class HasScope(BasePermission):
 
 
 def permits(request: Request, scope: str) -> bool:
-    """Return whether the request has no token that lacks the scope."""
+    """Return whether the request is permitted: it has no token, or a token with the scope."""
     return not is_limited(request) or scope in of_token(request.auth)
 
 
@@ -74,7 +74,7 @@ def is_limited(request: Request) -> bool:
 
 
 def of_token(token: AuthToken) -> list[str]:
-    """Return the scopes of a token; none if it is not limited."""
+    """Return the scopes of a token. An empty list means all scopes."""
     details: Any = getattr(token, "details", None)
     return details.scopes if details else []
 

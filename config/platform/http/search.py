@@ -1,4 +1,4 @@
-"""Query parameters that search lists: text, and days of creation in UTC."""
+"""Query parameters for searching lists: text, and dates of creation in UTC."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
@@ -12,11 +12,12 @@ from config.platform.http.serializers import as_day
 
 MAX_TEXT = 255  # characters of a search
 
-Readers = Mapping[str, Callable[[str, str], Any]]  # by name; each gets its name and its text, and may raise
+# By parameter. Each reader gets the parameter's name and text, and may raise ValidationError.
+Readers = Mapping[str, Callable[[str, str], Any]]
 
 
 def read_parameters(query: Mapping[str, str], readers: Readers) -> dict[str, Any]:
-    """Return the values of the parameters that are given. Raises ValidationError with all errors, each at its name.
+    """Return the values of the given parameters. Raises ValidationError with the errors of all parameters.
 
     The days `from` and `to` are returned as `first` and `last`.
     """
@@ -52,7 +53,7 @@ def read_day(name: str, text: str) -> date:
 
 
 def created_between(first: date | None, last: date | None) -> Q:
-    """Return the condition for rows that were created on these days, both included. None: no limit."""
+    """Return the condition for rows created from `first` to `last`, inclusive. None: no limit."""
     condition = Q()
     if first:
         condition &= Q(created_at__gte=datetime.combine(first, time.min, UTC))

@@ -1,6 +1,7 @@
 """Second factors of local users: authenticator apps (TOTP, RFC 6238), security keys (WebAuthn), and recovery codes.
 
-REQUIRE_MFA decides who must have one. Bearer tokens need none, and single sign-on leaves it to the provider.
+REQUIRE_MFA determines which users must have one. Bearer tokens need none. With single sign-on, the provider is
+responsible for them.
 """
 
 import base64
@@ -44,10 +45,11 @@ VERIFIED = "second_factor"  # true after a second factor
 EXTERNAL = "single_sign_on"  # true after single sign-on
 
 PERIOD, DIGITS = 30, 6  # the only values that all apps support
-DRIFT = 1  # periods that a clock may be wrong
+DRIFT = 1  # periods by which a clock may be off
 MAX_FACTORS = 10
 CODES, CODE_BYTES = 10, 10
-FORGED = (ValueError, KeyError, TypeError, AttributeError)  # of fido2, for a response that it cannot parse or verify
+# Errors of fido2 for a response that it cannot parse or verify.
+INVALID_RESPONSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError)
 
 
 class SecondFactorRequired(Problem):
@@ -85,7 +87,7 @@ def is_required(user: User) -> bool:
 
 
 def is_missing(request: HttpRequest) -> bool:
-    """Return whether the session must not be used before its user has set up a second factor."""
+    """Return whether the user must set up a second factor before using the session."""
     session = request.session
     return not session.get(VERIFIED) and not session.get(EXTERNAL) and is_required(request.user)  # type: ignore[arg-type]
 
@@ -98,7 +100,7 @@ def is_enabled(user: User) -> bool:
 
 
 def new_secret() -> str:
-    """Return a random secret of 160 bits in base32, as apps expect it."""
+    """Return a random 160-bit secret in base32, the format that apps expect."""
     return base64.b32encode(secrets.token_bytes(20)).decode()
 
 
@@ -130,19 +132,19 @@ def add_app(user: User, secret: str, code: str, name: str) -> bool:
     return True
 
 
-def normalized(code: str) -> str:
+def normalize(code: str) -> str:
     """Return a code without spaces, hyphens, and other separators."""
     return "".join(character for character in code.upper() if character.isalnum())
 
 
 def is_app_code(code: str) -> bool:
-    """Return whether `use_code` checks a code against the user's authenticator apps."""
-    return len(normalized(code)) == DIGITS
+    """Return whether a code is one of an authenticator app, and not a recovery code."""
+    return len(normalize(code)) == DIGITS
 
 
 def use_code(user: User, text: str) -> bool:
-    """Use a code of an authenticator app, or a recovery code. Each is accepted once."""
-    code = normalized(text)
+    """Use a code of an authenticator app or a recovery code, and return whether it is valid. Each works only once."""
+    code = normalize(text)
     if is_app_code(code):
         return any(use_step(factor, code) for factor in user.second_factors.filter(kind=SecondFactor.Kind.TOTP))
     deleted, _ = RecoveryCode.objects.filter(user=user, digest=digest_of(code)).delete()
@@ -187,7 +189,7 @@ def add_key(request: HttpRequest, user: User, state: Any, response: Mapping[str,
     """Add a security key, and return whether its response is valid. Raises TooManyFactors."""
     try:
         data = server(request).register_complete(state, response)
-    except FORGED as error:
+    except INVALID_RESPONSE_ERRORS as error:
         log.warning("security_key_refused", error=logs.describe(error))
         return False
     if data.credential_data is None:
@@ -212,12 +214,12 @@ def request_options(request: HttpRequest, user: User) -> tuple[dict[str, Any], A
 
 
 def use_key(request: HttpRequest, user: User, state: Any, response: Mapping[str, Any]) -> bool:
-    """Verify the response of a security key. A signature counter that does not grow shows a copied key."""
+    """Verify the response of a security key. A signature counter that does not increase means a copied key."""
     keys = credentials_of(user)
     try:
         used = server(request).authenticate_complete(state, list(keys.values()), response)
         counter = AuthenticationResponse.from_dict(response).response.authenticator_data.counter
-    except FORGED as error:
+    except INVALID_RESPONSE_ERRORS as error:
         log.warning("security_key_refused", error=logs.describe(error))
         return False
     key = next(pk for pk, each in keys.items() if each.credential_id == used.credential_id)
@@ -271,20 +273,20 @@ def digest_of(code: str) -> str:
 
 
 def reset(user: User) -> tuple[int, int]:
-    """Remove all second factors and recovery codes, and end the sessions.
+    """Remove all second factors and recovery codes of a user, and delete the sessions.
 
-    Return the numbers of factors and of sessions.
+    Return the number of factors and the number of sessions.
     """
     with transaction.atomic():
         removed, _ = SecondFactor.objects.filter(user=user).delete()
         RecoveryCode.objects.filter(user=user).delete()
-        # Last: after that, a code that was just removed completes no other session, unless it was accepted before.
+        # Last, so that sessions that were completed with a removed code in the meantime are deleted too.
         ended, _ = Session.objects.filter(session_key__in=sessions_of(user)).delete()
         staff.record_command(user, f"Removed all second factors, and ended the sessions: {ended}.")
     return removed, ended
 
 
 def sessions_of(user: User) -> list[str]:
-    """Return the keys of the user's sessions. Only their content names the user, so this reads all of them."""
+    """Return the keys of the user's sessions. Reads all sessions, because only their content names the user."""
     every = Session.objects.filter(expire_date__gt=timezone.now()).iterator()
     return [each.session_key for each in every if each.get_decoded().get(SESSION_KEY) == str(user.pk)]

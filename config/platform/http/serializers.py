@@ -1,4 +1,4 @@
-"""Base of the serializers for input, and fields without type coercion."""
+"""Base class of input serializers, and fields without type coercion."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -21,8 +21,8 @@ INVALID_DATE = "Must be a date written YYYY-MM-DD."
 class StrictSerializer(serializers.Serializer[Any]):
     """A serializer that rejects unknown and read-only fields.
 
-    An unknown field is the error `unknown_field` at `/name`, and a field that only the server sets is `read_only`. They
-    are returned together with the errors of known fields, so that a client can fix all errors at once. Subclasses
+    An unknown field causes the error `unknown_field` at `/name`, and a field that only the server sets `read_only`.
+    Both are returned with the errors of known fields, so that a client can fix all errors at once. Subclasses
     extend `refused` to check combinations of fields; DRF calls `validate` only if all fields are valid.
     """
 
@@ -39,7 +39,7 @@ class StrictSerializer(serializers.Serializer[Any]):
             value = super().to_internal_value(data)
         except ValidationError as error:
             if isinstance(error.detail, dict):
-                raise ValidationError(merged(error.detail, refused)) from None
+                raise ValidationError(merge_errors(error.detail, refused)) from None
             raise
         if refused:
             raise ValidationError(refused)
@@ -54,12 +54,12 @@ class StrictSerializer(serializers.Serializer[Any]):
                 yield name, [ErrorDetail("This field is set by the server.", code="read_only")]
 
 
-def merged(inside: Mapping[str, Any], refused: Mapping[str, list[ErrorDetail]]) -> dict[str, Any]:
+def merge_errors(errors: Mapping[str, Any], refused: Mapping[str, list[ErrorDetail]]) -> dict[str, Any]:
     """Merge errors by field. Errors of a whole field do not replace the errors inside it."""
     whole = api_settings.NON_FIELD_ERRORS_KEY
-    together = {**inside, **refused}
-    for name in inside.keys() & refused.keys():
-        parts = inside[name] if isinstance(inside[name], Mapping) else {whole: inside[name]}
+    together = {**errors, **refused}
+    for name in errors.keys() & refused.keys():
+        parts = errors[name] if isinstance(errors[name], Mapping) else {whole: errors[name]}
         together[name] = {**parts, whole: [*refused[name], *parts.get(whole, [])]}
     return together
 
@@ -72,7 +72,7 @@ class EmptyBody(StrictSerializer):
 
 
 class Text(serializers.CharField):
-    """A JSON string, without conversion of numbers and without trimming of whitespace."""
+    """A JSON string. Numbers are not converted, and white space is not trimmed."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(trim_whitespace=False, **options)
@@ -84,7 +84,7 @@ class Text(serializers.CharField):
 
 
 class FilledText(Text):
-    """A string that contains more than whitespace."""
+    """A string that contains more than white space."""
 
     def to_internal_value(self, data: Any) -> str:
         text = super().to_internal_value(data)
@@ -94,7 +94,7 @@ class FilledText(Text):
 
 
 class StrictBoolean(serializers.BooleanField):
-    """Boolean that accepts only true and false, unlike DRF's, which also accepts "yes" and 1."""
+    """A boolean. Unlike DRF's field, it does not accept "yes" or 1."""
 
     def to_internal_value(self, data: Any) -> bool:
         if not isinstance(data, bool):
@@ -103,7 +103,7 @@ class StrictBoolean(serializers.BooleanField):
 
 
 class WholeNumber(serializers.IntegerField):
-    """An integer in JSON: neither "3" nor 3.0 nor true."""
+    """A JSON integer. It does not accept "3", 3.0, or true."""
 
     def to_internal_value(self, data: Any) -> int:
         if isinstance(data, bool) or not isinstance(data, int):
@@ -113,7 +113,7 @@ class WholeNumber(serializers.IntegerField):
 
 @extend_schema_field({"type": "string", "format": "date"})
 class DayField(serializers.Field[date, Any, str, Any]):
-    """Date in the form YYYY-MM-DD only. Python also accepts 20130215 and 2013-W07-5."""
+    """A date in the format YYYY-MM-DD. Python would also accept 20130215 and 2013-W07-5."""
 
     default_error_messages = {"invalid": INVALID_DATE}
 
@@ -124,7 +124,7 @@ class DayField(serializers.Field[date, Any, str, Any]):
         return day
 
 
-def refused_order(data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
+def check_order(data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
     """Yield the error of a `dateTo` that is before `dateFrom`, for `refused` of filters."""
     first, last = as_day(data.get("dateFrom")), as_day(data.get("dateTo"))
     if first and last and last < first:

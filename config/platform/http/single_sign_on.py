@@ -1,7 +1,7 @@
 """Single sign-on by OpenID Connect: the sign-in, and regular checks that the provider still confirms the user.
 
-The provider decides about its users: it creates them, sets their groups, and ends them. A user with an Identity is
-checked again at the first request that comes RECHECK after the last check, with any session or token.
+The provider controls its users: who has an account, their groups, and the end of their access. A user with an Identity
+is checked again at the first request, with any session or token, after RECHECK has passed since the last check.
 """
 
 import time
@@ -36,19 +36,19 @@ from config.platform.observability.counters import counter
 log = structlog.get_logger(__name__)
 
 RECHECK = timedelta(seconds=30)
-LIMIT = timedelta(minutes=1)  # then a request waits for the check of another one
-RETRY = timedelta(seconds=15)  # also the longest time that one check takes
-PATIENCE = timedelta(minutes=15)  # without a response from the provider
+MAX_AGE = timedelta(minutes=1)  # of a check; a later request waits for a new check
+RETRY = timedelta(seconds=15)  # between attempts; also the maximum duration of a check
+PATIENCE = timedelta(minutes=15)  # how long a user stays confirmed without a response from the provider
 TIMEOUT = 5  # seconds to connect, and for each response
 SCOPES = ("openid", "profile", "email")
 OPTIONAL_SCOPES = ("groups", "offline_access")  # requested if the provider lists them
-# A client must not accept tokens that are unsigned, or signed with a secret that it shares.
+# Unsigned tokens, and tokens signed with a shared secret, must not be accepted.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-STATE = ("checked_at", "attempted_at", "failed_at", "ended_at")
+CHECK_FIELDS = ("checked_at", "attempted_at", "failed_at", "ended_at")
 MAX_GROUPS = 500
 MAX_NAME = 150  # characters, of Django's users and groups
-KEPT = ("access_token", "refresh_token", "expires_at", "token_type")
-FAILURES = (AuthlibBaseError, JoseError, RequestException, ValueError)  # of a response; ValueError: no JSON
+STORED_TOKENS = ("access_token", "refresh_token", "expires_at", "token_type")
+FAILURES = (AuthlibBaseError, JoseError, RequestException, ValueError)  # ValueError: a response that is not JSON
 NO_RESPONSE = (NoConnection, Timeout)
 
 CHECKS = counter(
@@ -60,16 +60,17 @@ class SignInRefused(Exception):
     """The provider or Sluice refused a sign-in. The text is for the user."""
 
 
-class Ended(Exception):
-    """The provider no longer confirms a user. The text is for the change history. `revoke`: the user's tokens, too.
+class AccessEnded(Exception):
+    """The provider no longer confirms a user. The text is for the change history.
 
-    A refused refresh token may only be too old: then tokens are suspended until the next sign-in.
+    `revoke`: whether to revoke the user's tokens. If not, they are suspended until the next sign-in. A refused refresh
+    token, for example, may only have expired.
     """
 
     revoke = False
 
 
-class NotAdmitted(Ended):
+class NotAdmitted(AccessEnded):
     revoke = True
 
     def __init__(self) -> None:
@@ -99,9 +100,9 @@ def provider() -> DjangoOAuth2App:
 
 @cache
 def provider_of(issuer: str, client_id: str, secret: str) -> DjangoOAuth2App:
-    """Return a client with the provider's metadata, which are read once by each process.
+    """Return a client with the provider's metadata, which is read once per process.
 
-    Its keys are read again when a token names an unknown one.
+    The provider's keys are read again if a token is signed with an unknown one.
     """
     app = DjangoOAuth2App(
         DjangoIntegration("oidc"),
@@ -130,17 +131,17 @@ def claims_options(app: DjangoOAuth2App) -> dict[str, Any]:
 
 
 def userinfo(app: DjangoOAuth2App, token: dict[str, Any], subject: str) -> dict[str, Any]:
-    """Return the provider's current claims about a user. Raises Ended if it refuses the token."""
+    """Return the provider's current claims about a user. Raises AccessEnded if it refuses the token."""
     if "userinfo_endpoint" not in app.server_metadata:
         return {}
     try:
         claims = dict(app.userinfo(token=token))
     except HTTPError as error:
         if error.response is not None and error.response.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            raise Ended("the provider refused the access token") from None
+            raise AccessEnded("the provider refused the access token") from None
         raise
     if claims.get("sub") != subject:
-        raise Ended("the provider returned another user")
+        raise AccessEnded("the provider returned another user")
     return claims
 
 
@@ -157,7 +158,7 @@ def begin(request: HttpRequest, callback: str) -> HttpResponse:
 
 
 def finish(request: HttpRequest) -> User:
-    """Return the user whom the provider's redirect names, created or updated. Raises SignInRefused."""
+    """Return the user that the provider's redirect identifies, created or updated. Raises SignInRefused."""
     release_connection()
     try:
         app = provider()
@@ -166,13 +167,13 @@ def finish(request: HttpRequest) -> User:
             raise ValueError("The response has no ID token.")
         claims = dict(token["userinfo"])
         claims |= userinfo(app, token, claims["sub"])
-    except (*FAILURES, Ended) as error:
+    except (*FAILURES, AccessEnded) as error:
         raise refusal(error) from None
-    return signed_in(app.server_metadata["issuer"], claims, kept(token))
+    return signed_in(app.server_metadata["issuer"], claims, stored_tokens(token))
 
 
-def kept(token: dict[str, Any]) -> dict[str, Any]:
-    return {name: token[name] for name in KEPT if name in token}
+def stored_tokens(token: dict[str, Any]) -> dict[str, Any]:
+    return {name: token[name] for name in STORED_TOKENS if name in token}
 
 
 def refusal(error: Exception) -> SignInRefused:
@@ -185,7 +186,7 @@ def refusal(error: Exception) -> SignInRefused:
 
 
 def signed_in(issuer: str, claims: dict[str, Any], provider_tokens: dict[str, Any]) -> User:
-    """Create or update the user of verified claims. Raises SignInRefused."""
+    """Create or update the user that verified claims identify. Raises SignInRefused."""
     now, names = timezone.now(), groups_of(claims)
     with transaction.atomic():
         locked = Identity.objects.select_for_update(of=("self",)).select_related("user")
@@ -207,7 +208,7 @@ def signed_in(issuer: str, claims: dict[str, Any], provider_tokens: dict[str, An
 
 
 def new_identity(issuer: str, claims: dict[str, Any], now: datetime) -> Identity:
-    """Create a user with the name in the claims. A name that exists is never taken over."""
+    """Create a user with the username in the claims. An existing account is never taken over."""
     user = User(username=str(claims.get("preferred_username") or claims.get("email") or claims["sub"]))
     user.set_unusable_password()
     try:
@@ -231,7 +232,7 @@ def groups_of(claims: dict[str, Any]) -> set[str]:
     value = claims.get(settings.SLUICE.oidc_groups_claim) or []
     names = [value] if isinstance(value, str) else value if isinstance(value, list) else []
     env = settings.SLUICE
-    # A group that users of the provider may create does not give a role, unless the settings list it.
+    # The provider's users may be able to create groups, so a group grants a role only if the settings list it.
     reserved = {*roles.GROUPS.values()} - {*env.oidc_staff_groups, *env.oidc_admin_groups}
     return {
         name
@@ -247,13 +248,16 @@ def is_admitted(names: set[str]) -> bool:
 
 
 def confirm(identity: Identity, names: set[str], now: datetime) -> None:
-    """Set the user's groups and rights. A lost group ends the sessions, and lost staff rights revoke the tokens."""
+    """Set the user's groups and rights.
+
+    The loss of a group ends the sessions, and the loss of staff rights revokes the tokens.
+    """
     user, env = identity.user, settings.SLUICE
     is_admin = bool(names & set(env.oidc_admin_groups))
     is_staff = is_admin or bool(names & set(env.oidc_staff_groups))
     known = set(user.groups.values_list("name", flat=True))
     if lost := known - names:
-        user.set_unusable_password()  # another random value: sessions of the old one end
+        user.set_unusable_password()  # another random value, which ends the sessions
     if (user.is_staff and not is_staff) or (user.is_superuser and not is_admin):
         AuthToken.objects.filter(user=user).delete()
     if (known, user.is_staff, user.is_superuser) != (names, is_staff, is_admin):
@@ -262,13 +266,17 @@ def confirm(identity: Identity, names: set[str], now: datetime) -> None:
         Group.objects.bulk_create([Group(name=name) for name in sorted(names - known)], ignore_conflicts=True)
         user.groups.set(Group.objects.filter(name__in=names))
         rights = "superuser" if is_admin else "staff" if is_staff else "no staff"
-        note(user, f"Groups changed by single sign-on, {rights}: {described(names - known, lost)}.", "groups changed")
+        note(
+            user,
+            f"Groups changed by single sign-on, {rights}: {format_changes(names - known, lost)}.",
+            "groups changed",
+        )
     Identity.objects.filter(pk=user.pk).update(checked_at=now)
     identity.checked_at = now
 
 
 def note(user: User, message: str, action: str) -> None:
-    """Record a change by the provider, with an entry of its own, separate from the request in which it is found."""
+    """Record a change by the provider in an audit entry that is separate from that of the current request."""
     fields = {
         "via": AuditEntry.Via.SIGN_IN,
         "user_id": user.pk,
@@ -279,17 +287,17 @@ def note(user: User, message: str, action: str) -> None:
         tokens.record(user, message)
 
 
-def described(added: Iterable[str], removed: Iterable[str]) -> str:
+def format_changes(added: Iterable[str], removed: Iterable[str]) -> str:
     return (
         ", ".join([*(f"+{name}" for name in sorted(added)), *(f"-{name}" for name in sorted(removed))])[:1000] or "none"
     )
 
 
-def end(identity: Identity, reason: Ended) -> None:
+def end(identity: Identity, reason: AccessEnded) -> None:
     """Deactivate a user until the next sign-in, which ends all sessions and suspends or revokes all tokens."""
     user = identity.user
     user.is_active = False
-    user.set_unusable_password()  # another random value: sessions do not come back with the next sign-in
+    user.set_unusable_password()  # another random value: old sessions stay invalid after the next sign-in
     user.save(update_fields=["is_active", "password"])
     Identity.objects.filter(pk=user.pk).update(ended_at=timezone.now(), tokens={})
     if reason.revoke:
@@ -299,7 +307,7 @@ def end(identity: Identity, reason: Ended) -> None:
 
 
 def users() -> QuerySet[User]:
-    """Return all users, with the data that is_current() needs."""
+    """Return all users, with the data that `is_current` needs."""
     return User.objects.select_related("identity").defer("identity__tokens")
 
 
@@ -307,7 +315,7 @@ def users() -> QuerySet[User]:
 
 
 class Pause:
-    """The period after a check without a response, in which this process sends only necessary checks."""
+    """A pause of optional checks by this process, after a check without a response."""
 
     until = float("-inf")
 
@@ -323,12 +331,12 @@ pause = Pause()
 
 
 def is_current(user: User, *, waits: bool = True) -> bool:
-    """Return whether the user is active, and check at the provider if the last check is older than RECHECK.
+    """Return whether the user is active. Check at the provider if the last check is older than RECHECK.
 
     Local users are not checked. While the provider does not respond, users stay confirmed for PATIENCE; then this
-    raises ProviderUnavailable. When single sign-on is off, its users are refused.
+    raises ProviderUnavailable. If single sign-on is off, its users are rejected.
 
-    `waits`: check also during a pause, or wait for the check of another request, if the last one is older than LIMIT.
+    `waits`: if the last check is older than MAX_AGE, check even during a pause, or wait for another request's check.
     """
     identity: Identity | None = getattr(user, "identity", None)
     if identity is None or not user.is_active:
@@ -337,10 +345,10 @@ def is_current(user: User, *, waits: bool = True) -> bool:
         return False
     now = timezone.now()
     if now - identity.checked_at >= RECHECK:
-        must = waits and now - identity.checked_at >= LIMIT
-        if (must or not pause.is_on) and claim(identity, now):
+        is_outdated = waits and now - identity.checked_at >= MAX_AGE
+        if (is_outdated or not pause.is_on) and claim(identity, now):
             check(identity, now)
-        elif must:
+        elif is_outdated:
             wait_for_check(user, identity)
         if now - identity.checked_at >= PATIENCE and user.is_active:
             raise ProviderUnavailable
@@ -348,10 +356,10 @@ def is_current(user: User, *, waits: bool = True) -> bool:
 
 
 def current_user_ids(users: Iterable[User]) -> set[int]:
-    """Return the IDs of those users who are still current. One thread checks the users of all streams.
+    """Return the IDs of the users who are still current. A single thread checks the users of all event streams.
 
-    It waits for at most one check without a response in RETRY. Users whose last attempt is oldest come first, so
-    that a user whose checks fail does not delay the others.
+    It waits for at most one check without a response per RETRY. It starts with the users who were not checked for the
+    longest time, so that a user whose checks fail does not delay others.
     """
     return {user.pk for user in sorted(users, key=attempted_at) if is_still_current(user)}
 
@@ -369,19 +377,19 @@ def is_still_current(user: User) -> bool:
 
 
 def claim(identity: Identity, now: datetime) -> bool:
-    """Return whether this process is the one to check: a refresh token may be used only once."""
+    """Return whether this request performs the check. Only one can, because a refresh token may be used only once."""
     due = Identity.objects.filter(pk=identity.pk, attempted_at__lte=now - RETRY, ended_at=None)
     return due.update(attempted_at=now) == 1
 
 
 def check(identity: Identity, now: datetime) -> None:
-    """Ask the provider, and confirm or end the user. A failure changes nothing."""
-    outcome: set[str] | Ended
+    """Check the user at the provider, and confirm the user or end the access. A failure changes nothing."""
+    outcome: set[str] | AccessEnded
     try:
         outcome = groups_of(current_claims(identity, now))
         if not is_admitted(outcome):
             outcome = NotAdmitted()
-    except Ended as reason:
+    except AccessEnded as reason:
         outcome = reason
     except FAILURES as error:
         if isinstance(error, NO_RESPONSE):
@@ -390,38 +398,38 @@ def check(identity: Identity, now: datetime) -> None:
         log.warning("identity_check_failed", error=logs.describe(error))
         Identity.objects.filter(pk=identity.pk, attempted_at=now).update(failed_at=now)
         return
-    CHECKS.labels("ended" if isinstance(outcome, Ended) else "confirmed").inc()
+    CHECKS.labels("ended" if isinstance(outcome, AccessEnded) else "confirmed").inc()
     with transaction.atomic():
-        # Another sign-in has later claims.
+        # After a sign-in or check in the meantime, these claims are outdated.
         if not Identity.objects.select_for_update().filter(pk=identity.pk, attempted_at=now, ended_at=None):
             return
-        if isinstance(outcome, Ended):
+        if isinstance(outcome, AccessEnded):
             end(identity, outcome)
         else:
             confirm(identity, outcome, now)
 
 
 def current_claims(identity: Identity, now: datetime) -> dict[str, Any]:
-    """Return the provider's current claims about a user. Raises Ended, or one of FAILURES."""
-    # Reading the deferred field from `identity` would replace its user, whom the caller holds, by another object.
+    """Return the provider's current claims about a user. Raises AccessEnded, or one of FAILURES."""
+    # Reading the deferred field from `identity` would replace its `user`, which the caller uses, by another object.
     held = Identity.objects.values_list("tokens", flat=True).get(pk=identity.pk)
     release_connection()
     app, claims = provider(), {}
     if refresh_token := held.get("refresh_token"):
         new = refreshed(app, refresh_token)
-        held |= kept(new)
-        # Before anything else can fail: many providers accept a refresh token only once.
+        held |= stored_tokens(new)
+        # Saved before anything else can fail, because many providers accept a refresh token only once.
         Identity.objects.filter(pk=identity.pk, attempted_at=now).update(tokens=held)
         claims = dict(app.parse_id_token(new, nonce=None, claims_options=claims_options(app)) or {})
         if claims.get("sub", identity.subject) != identity.subject:
-            raise Ended("the provider returned another user")
+            raise AccessEnded("the provider returned another user")
     elif held.get("expires_at", now.timestamp() + 1) <= now.timestamp():
-        raise Ended("the access token expired, and the provider issued no refresh token")
+        raise AccessEnded("the access token expired, and the provider issued no refresh token")
     return claims | userinfo(app, held, identity.subject)
 
 
 def release_connection() -> None:
-    """Return the connection to the pool while a request waits: a slow provider must not take it from other users."""
+    """Return the database connection to the pool, so that waiting for a slow provider does not exhaust the pool."""
     if not connection.in_atomic_block:
         connection.close()
 
@@ -431,16 +439,16 @@ def refreshed(app: DjangoOAuth2App, refresh_token: str) -> dict[str, Any]:
         return dict(app.fetch_access_token(grant_type="refresh_token", refresh_token=refresh_token))
     except OAuthError as error:
         if error.error == "invalid_grant":
-            raise Ended("the provider refused the refresh token") from None
+            raise AccessEnded("the provider refused the refresh token") from None
         raise
 
 
 def wait_for_check(user: User, identity: Identity) -> None:
     """Wait until another request has checked the user, and read the outcome."""
     deadline = time.monotonic() + RETRY.total_seconds()
-    identity.refresh_from_db(fields=STATE)
+    identity.refresh_from_db(fields=CHECK_FIELDS)
     while identity.is_being_checked and time.monotonic() < deadline:
         release_connection()
         time.sleep(0.1)
-        identity.refresh_from_db(fields=STATE)
+        identity.refresh_from_db(fields=CHECK_FIELDS)
     user.refresh_from_db(fields=["is_active", "is_staff", "is_superuser", "password"])

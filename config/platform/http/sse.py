@@ -1,12 +1,12 @@
 """Server-sent events: the base of the event streams of all apps.
 
 While there are listeners, one task per web process and kind of stream reads new events for all subjects (jobs,
-documents) and passes them to the listeners as bytes. Without listeners it reads nothing. Apps define the read in a
+documents) and passes them to the listeners as bytes. Without listeners, it reads nothing. Apps define the query in a
 subclass of `EventHub`.
 
 Each listener has a position: the number of the last event that it received. A slow listener is skipped until its queue
-is empty. A client that reconnects with Last-Event-ID starts at an earlier position. So no listener loses an event, gets
-one twice, or delays the others.
+is empty. A client that reconnects with Last-Event-ID starts at an earlier position. So a slow or reconnected listener
+misses no event, receives none twice, and does not delay others.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from drf_spectacular.utils import OpenApiParameter
 
 from config.platform import exact_json
 from config.platform.http import graceful_shutdown
-from config.platform.http.auth import Credential, still_valid
+from config.platform.http.auth import Credential, valid_credentials
 from config.platform.http.problems import DATABASE_ERRORS, Problem
 from config.platform.observability import logs
 from config.platform.observability.metrics import CAUGHT
@@ -39,18 +39,19 @@ log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "text/event-stream"
 HEADERS = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
-RETRY = b"retry: 3000\n\n"  # milliseconds, for clients that lost the connection
+RETRY = b"retry: 3000\n\n"  # milliseconds until a client reconnects
 HEARTBEAT = b":\n\n"
-HEARTBEAT_SECONDS = 10.0  # at most 15 by the API; proxies often close connections that are silent for 30 or 60
+HEARTBEAT_SECONDS = 10.0  # the API promises at most 15; proxies often close connections after 30 or 60 without data
 POLL_SECONDS = 0.5
 ACCESS_SECONDS = 5.0  # between two checks of the clients' tokens and sessions
-MESSAGES = {"event_stream": "streams_broken", "stream_access": "stream_access_not_checked"}  # by place in `CAUGHT`
+# By the label of `CAUGHT`.
+LOG_ACTIONS = {"event_stream": "streams_broken", "stream_access": "stream_access_not_checked"}
 STREAM_SECONDS = 30 * 60.0  # then clients reconnect
-# Per process, for all kinds of streams. A stream takes a file descriptor, which the rest of the API needs too, and
-# 40 KiB of memory.
+# Per process, for all kinds of streams. A stream uses 40 KiB of memory, and a file descriptor, which other requests
+# need too.
 MAX_STREAMS = min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-LATER = "Try again later, or poll."
-MAX_STREAMS_OF_A_USER = 50  # per process: one user must not take all streams
+ADVICE = "Try again later, or poll."
+MAX_STREAMS_PER_USER = 50  # per process, so that a user cannot use all streams
 
 Subject = TypeVar("Subject")
 Argument = TypeVar("Argument")
@@ -61,14 +62,14 @@ class TooManyStreams(Problem):
     status = 503
     code = "too_many_streams"
     retry_after = 30
-    detail = f"This server process has reached its limit of open event streams. {LATER}"
+    detail = f"This server process has reached its limit of open event streams. {ADVICE}"
 
 
 class TooManyStreamsOfUser(Problem):
     status = 429
     code = "too_many_streams"
     retry_after = 30
-    detail = f"You have {MAX_STREAMS_OF_A_USER} open event streams, which is the limit. Close one, or poll."
+    detail = f"You have {MAX_STREAMS_PER_USER} open event streams, which is the limit. Close one, or poll."
 
 
 LAST_EVENT_ID = OpenApiParameter(
@@ -81,11 +82,11 @@ LAST_EVENT_ID = OpenApiParameter(
 
 
 def frame(event: str, data: Mapping[str, Any], *, number: int) -> bytes:
-    """Return one event as the stream's bytes. JSON has no raw line ends, so the data is one line."""
+    """Encode one event. The data is a single line, because JSON contains no raw line breaks."""
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (
         number,
         event.encode(),
-        orjson.dumps(data, default=exact_json.written, option=orjson.OPT_UTC_Z),
+        orjson.dumps(data, default=exact_json.serialize_number, option=orjson.OPT_UTC_Z),
     )
 
 
@@ -104,7 +105,7 @@ class Update(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Listener(Generic[Subject]):
-    """One open stream: its position, and the queue of bytes to send. None in the queue ends the stream."""
+    """One open stream: its position, and the queue of bytes to send. None in the queue closes the stream."""
 
     subject: Subject
     credential: Credential
@@ -138,7 +139,7 @@ class Listener(Generic[Subject]):
 class EventHub(Generic[Subject]):
     """The listeners of this process, by subject, and the task that reads events for them.
 
-    `opened` and `closed` count streams. The label of a closed one is `ended`, `left`, `renewed`, or `revoked`.
+    `opened` and `closed` count streams. The label of `closed` is `ended`, `left`, `renewed`, or `revoked`.
     """
 
     poll_seconds: ClassVar[float] = POLL_SECONDS
@@ -148,12 +149,12 @@ class EventHub(Generic[Subject]):
     def __init__(self) -> None:
         self.listeners: dict[Subject, set[Listener[Subject]]] = {}
         self.task: asyncio.Task[None] | None = None
-        self.failing: set[str] = set()  # the places in `CAUGHT` that failed last
+        self.failing: set[str] = set()  # labels of `CAUGHT` whose last attempt failed
         self.count = 0
         self.of_user: Counter[int] = Counter()
 
     def read(self, after: Mapping[Subject, int]) -> tuple[Mapping[Subject, Update], bool]:
-        """Return the events after these positions, and whether there are more to read immediately. Runs in a thread."""
+        """Return the events after these positions, and whether more can be read immediately. Runs in a thread."""
         raise NotImplementedError
 
     def add(self, listener: Listener[Subject]) -> None:
@@ -164,7 +165,7 @@ class EventHub(Generic[Subject]):
         if self.task is None:
             graceful_shutdown.register(end_all)
             graceful_shutdown.watch()
-            # A new context: that of the first listener has the ids of its request for logs, and its thread.
+            # A new context: the current one has the first listener's request ids for logs, and its thread.
             self.task = asyncio.get_running_loop().create_task(self.run(), context=Context())
 
     def remove(self, listener: Listener[Subject]) -> None:
@@ -187,15 +188,15 @@ class EventHub(Generic[Subject]):
             self.end(listener, "renewed")
 
     async def run(self) -> None:
-        # In a task of its own: an identity provider that does not respond must not delay the events.
+        # In a separate task, so that an unresponsive identity provider does not delay events.
         access = asyncio.create_task(self.check_access())
         try:
-            await self.read_until_left()
+            await self.read_while_listened()
         finally:
             access.cancel()
         self.task = None
 
-    async def read_until_left(self) -> None:
+    async def read_while_listened(self) -> None:
         while self.listeners:
             try:
                 more = await self.read_and_send()
@@ -207,7 +208,7 @@ class EventHub(Generic[Subject]):
 
     async def check_access(self) -> None:
         while True:
-            await asyncio.sleep(ACCESS_SECONDS)  # the requests have just been authenticated
+            await asyncio.sleep(ACCESS_SECONDS)  # first, because the requests have just been authenticated
             try:
                 await self.end_revoked()
                 self.failing.discard("stream_access")
@@ -215,7 +216,7 @@ class EventHub(Generic[Subject]):
                 self.note_error("stream_access", error)
 
     async def read_and_send(self) -> bool:
-        """Read once and pass the events on. Return whether there are more to read immediately."""
+        """Read once and deliver the events. Return whether more can be read immediately."""
         positions = {
             subject: min(ready)
             for subject, together in self.listeners.items()
@@ -226,15 +227,15 @@ class EventHub(Generic[Subject]):
         updates, more = await in_thread(self.read, positions)
         for subject, update in updates.items():
             for listener in list(self.listeners.get(subject, ())):
-                # A listener that was added during the read, at an earlier position, waits for the next round.
+                # A listener that was added during the read, at an earlier position, is served by the next read.
                 if listener.is_ready and listener.after >= positions[subject]:
                     self.deliver(update, listener)
         return more
 
     async def end_revoked(self) -> None:
-        """End the streams whose token or session was deleted, or whose user was deactivated, some seconds later."""
+        """Close the streams whose token or session was deleted, or whose user was deactivated."""
         listeners = [each for together in self.listeners.values() for each in together]
-        valid = await in_thread(still_valid, {each.credential for each in listeners})
+        valid = await in_thread(valid_credentials, {each.credential for each in listeners})
         for listener in listeners:
             if listener.credential not in valid:
                 self.end(listener, "revoked")
@@ -245,7 +246,7 @@ class EventHub(Generic[Subject]):
             self.end(listener, "ended")
 
     def note_error(self, place: str, error: Exception) -> None:
-        """Count an error, and log it once, not twice a second. Streams stay open, and get the missed events later."""
+        """Count an error, and log only the first of a series. Streams stay open, and receive missed events later."""
         CAUGHT.labels(place).inc()
         if place in self.failing:
             return
@@ -253,11 +254,11 @@ class EventHub(Generic[Subject]):
         if isinstance(error, DATABASE_ERRORS):
             log.warning("streams_wait_for_database", error=logs.describe(error))
         else:
-            log.error(MESSAGES[place], exc_info=error)
+            log.error(LOG_ACTIONS[place], exc_info=error)
 
 
 async def in_thread(call: Callable[[Argument], Result], argument: Argument) -> Result:
-    """Call in a thread, and return its database connection to the pool, as the end of a request would."""
+    """Call in a thread, and return its database connection to the pool afterwards, as Django does after a request."""
 
     def call_and_disconnect() -> Result:
         try:
@@ -288,8 +289,10 @@ def all_hubs() -> Iterator[EventHub[Any]]:
 def check_limits(user_id: int) -> None:
     """Raise TooManyStreams or TooManyStreamsOfUser at the limit. Thread-safe; concurrent requests may exceed it."""
     if sum(each.count for each in all_hubs()) >= MAX_STREAMS:
-        raise TooManyStreams(f"This server process has {MAX_STREAMS:,} open event streams, which is its limit. {LATER}")
-    if streams_of(user_id) >= MAX_STREAMS_OF_A_USER:
+        raise TooManyStreams(
+            f"This server process has {MAX_STREAMS:,} open event streams, which is its limit. {ADVICE}"
+        )
+    if streams_of(user_id) >= MAX_STREAMS_PER_USER:
         raise TooManyStreamsOfUser
 
 
@@ -298,7 +301,7 @@ def streams_of(user_id: int) -> int:
 
 
 def end_all() -> None:
-    """End all streams at shutdown, each after a complete event and with a regular end of the response."""
+    """Close all streams at shutdown, each after a complete event, so that the responses end regularly."""
     for loop, of_loop in list(hubs.items()):
         for each in of_loop.values():
             loop.call_soon_threadsafe(each.end_all)
@@ -308,10 +311,10 @@ def end_all() -> None:
 
 
 def release_thread() -> None:
-    """End the thread of this request, which would be idle until the stream ends, for up to half an hour.
+    """Stop the thread of this request, which would be idle until the stream is closed, for up to half an hour.
 
     asgiref creates a thread for each request that runs synchronous code, such as middleware. A thousand streams would
-    keep a thousand threads, far above a container's limit. Synchronous code at the end of the request gets a new one.
+    occupy a thousand threads, far above a container's limit. Later synchronous code of the request gets a new thread.
     """
     context = SyncToAsync.thread_sensitive_context.get(None)
     executor = SyncToAsync.context_to_thread_executor.pop(context, None) if context else None
@@ -320,7 +323,7 @@ def release_thread() -> None:
 
 
 def respond(opening: bytes, kind: type[EventHub[Any]], listener: Listener[Any] | None) -> HttpResponseBase:
-    """Return a stream of the opening and the listener's events; without a listener only the opening.
+    """Return a stream of the opening and the listener's events. Without a listener, return only the opening.
 
     Raises TooManyStreams and TooManyStreamsOfUser.
     """
@@ -345,8 +348,8 @@ class EventStream:
         yield self.opening
         release_thread()
         self.loop, events = asyncio.get_running_loop(), hub(self.kind)
-        if streams_of(self.listener.user_id) >= MAX_STREAMS_OF_A_USER:
-            return  # many streams were opened at once, before they were counted; reconnects are rejected
+        if streams_of(self.listener.user_id) >= MAX_STREAMS_PER_USER:
+            return  # many streams were opened at the same time, before they were counted; reconnects are rejected
         events.add(self.listener)
         try:
             while (part := await self.next_part()) is not None:
@@ -364,7 +367,7 @@ class EventStream:
             return HEARTBEAT
 
     def close(self) -> None:
-        """Unsubscribe, from Django's thread that closes responses.
+        """Unsubscribe. Called in Django's thread that closes responses.
 
         If the client disconnects while a part is being sent, the generator is suspended, and its `finally` would run
         only at garbage collection.

@@ -1,7 +1,7 @@
-"""Staff and the objects of other users: permission, and a record in the admin's audit log.
+"""Access of staff to the objects of other users: permissions, and records in the change history.
 
-Staff status alone opens nothing. Django's permissions `view_…` and `change_…` of the model decide, for API and pages as
-for the admin; data, such as results, also needs `platform.open_data`. Superusers have all permissions.
+Staff status alone grants no access. API, pages, and admin require Django's permissions `view_…` and `change_…` of the
+model. Data, such as results, also requires `platform.open_data`. Superusers have all permissions.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from config.platform.http import audit, roles
 from config.platform.http.problems import NotPermitted, Problem
 
 OPEN_DATA = "platform.open_data"
-READING_KEPT = timedelta(hours=1)  # repeated readings within this time are one record
+RECORD_EVERY = timedelta(hours=1)  # repeated accesses within this time are recorded once
 
 
 def permission_of(model: type[Model], verb: str = "view") -> str:
@@ -44,7 +44,7 @@ def require_change(user: Any, row: Any, verb: str = "change") -> None:
 
 
 def may_open(user: Any, owner_id: int) -> bool:
-    """Return whether the user may open data of the owner. To see the state of a row, `view_…` is enough."""
+    """Return whether the user may open the owner's data. Viewing the state of a row requires only `view_…`."""
     return bool(owner_id == user.pk or (user.is_staff and user.has_perm(OPEN_DATA)))
 
 
@@ -55,7 +55,7 @@ def require_data(user: Any, owner_id: int) -> None:
 
 
 def record(user: Any, row: Any, message: str) -> LogEntry | None:
-    """Record an action of staff on another user's row; return None for an own one."""
+    """Record a staff action on another user's row. Return None if the user owns the row."""
     if row.user_id == user.pk:
         return None
     entry: LogEntry = LogEntry.objects.log_actions(user.pk, [row], CHANGE, change_message=message, single_object=True)
@@ -67,7 +67,7 @@ COMMAND_LINE = "command line"
 
 
 def record_command(row: Model, message: str, *, action: int = CHANGE) -> None:
-    """Record a change by a command of manage.py, in the name of an account that cannot sign in."""
+    """Record a change by a manage.py command, as an account that cannot sign in."""
     account, is_new = User.objects.get_or_create(username=COMMAND_LINE, defaults={"is_active": False})
     if is_new:
         account.set_unusable_password()
@@ -77,8 +77,10 @@ def record_command(row: Model, message: str, *, action: int = CHANGE) -> None:
 
 @contextmanager
 def recorded(user: Any, row: Any, message: str) -> Iterator[None]:
-    """Record a change of another user's row. The record comes first, so that no crash leaves a change without one, and
-    is deleted if the change is refused.
+    """Record a change of another user's row.
+
+    The record is written first, so that a crash cannot leave a change unrecorded. It is deleted if the change is
+    refused.
     """
     entry = record(user, row, message)
     try:
@@ -89,12 +91,14 @@ def recorded(user: Any, row: Any, message: str) -> Iterator[None]:
         raise
 
 
-def record_reading(user: Any, row: Any, message: str) -> None:
-    """Record that the content of a row is opened, before it is sent. For staff and rows of others, the history of the
-    row gets an entry, too; once an hour for each message. Raises NotPermitted for staff who may not open data.
+def record_access(user: Any, row: Any, message: str) -> None:
+    """Record, before the response is sent, that the content of a row is opened.
+
+    If staff open another user's row, it is also recorded in the row's history, once an hour for each message. Raises
+    NotPermitted for staff without the permission to open data.
     """
     require_data(user, row.user_id)
-    audit.opened()
+    audit.mark_opened()
     if row.user_id == user.pk:
         return
     known = LogEntry.objects.filter(
@@ -102,7 +106,7 @@ def record_reading(user: Any, row: Any, message: str) -> None:
         content_type=ContentType.objects.get_for_model(row),
         object_id=row.pk,
         change_message=message,
-        action_time__gt=timezone.now() - READING_KEPT,
+        action_time__gt=timezone.now() - RECORD_EVERY,
     )
     if not known.exists():
         record(user, row, message)

@@ -1,10 +1,10 @@
-"""Rate limits: moving windows in Valkey that all web processes share, by the library `limits`.
+"""Rate limits: moving windows in Valkey, shared by all web processes, with the library `limits`.
 
 Rate limits protect the service from clients in a loop, and links from guessing. They must never make the service
-unavailable: while Valkey does not respond, requests pass uncounted, and a circuit breaker lets only one request per
-PAUSE_SECONDS try it.
+unavailable. While Valkey does not respond, requests are allowed without counting, and a circuit breaker lets only one
+request per PAUSE_SECONDS try Valkey.
 
-Times come from the clocks of the web hosts. Apps define the counts in subclasses, such as `exports.api.rates`.
+Times are those of the web hosts' clocks. Apps define what is counted in subclasses, such as `exports.api.rates`.
 """
 
 import math
@@ -26,17 +26,17 @@ from redis.retry import Retry
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
-from config.platform.http.addresses import counted_as
+from config.platform.http.addresses import rate_limit_key
 from config.platform.http.circuit_breaker import CircuitBreaker
 from config.platform.http.problems import Problem
 
 if TYPE_CHECKING:  # DRF imports this module while it defines its views
     from rest_framework.views import APIView
 
-RESPONSE_SECONDS = 0.25  # to connect, and for each response: an unresponsive server costs one of them
+RESPONSE_SECONDS = 0.25  # to connect, and for each response; an unresponsive server exceeds only one of them
 PREFIX = "sluice:rate"
-# One per concurrent thread. A flood of requests could exhaust redis-py's 100, and an exhausted pool looks like
-# an unavailable server: the flood would disable the rate limits.
+# One per concurrent thread. A flood of requests could exhaust redis-py's default of 100. An exhausted pool looks like
+# an unavailable server, so the flood would disable the rate limits.
 MAX_CONNECTIONS = 10_000
 # The units of `config.env.rate`; `limits.parse` does not know the short ones.
 UNITS: dict[str, type[limits.RateLimitItem]] = {
@@ -53,11 +53,14 @@ class RateLimited(Problem):
     detail = "Too many requests. Wait before you send the next one."
 
 
-# ---- What views use -------------------------------------------------------------------------------------------------
+# ---- Throttles -------------------------------------------------------------------------------------------------
 
 
 class Throttle(BaseThrottle):
-    """Counts a request before its view runs, and raises RateLimited above the limit. `refusals`: the app's metric."""
+    """A throttle that counts each request before its view runs, and raises RateLimited above the limit.
+
+    `refusals`: the app's counter of refused requests.
+    """
 
     refusals: Counter | None = None
 
@@ -72,13 +75,15 @@ class Throttle(BaseThrottle):
         return True
 
     def counted(self, request: Request) -> tuple[str, str]:
-        """Return the setting with the rate, and the client's id ("": not counted), a key in Valkey."""
+        """Return the setting with the rate, and the client's key in Valkey, or "" if the request is not counted."""
         raise NotImplementedError
 
 
 class UserThrottle(Throttle):
-    """Limit per user. Requests with other methods than `write_methods` have a higher rate, because clients poll.
-    Anonymous requests are not counted."""
+    """A limit per user. Anonymous requests are not counted.
+
+    Requests with other methods than `write_methods` have a higher limit, because clients poll.
+    """
 
     writes: str
     reads: str
@@ -90,23 +95,23 @@ class UserThrottle(Throttle):
 
 
 class AddressThrottle(Throttle):
-    """Limit per address, for views without authentication."""
+    """A limit per address, for views without authentication."""
 
     requests: str
 
     def counted(self, request: Request) -> tuple[str, str]:
-        return self.requests, counted_as(request._request)
+        return self.requests, rate_limit_key(request._request)
 
 
 @cache
-def parsed(name: str, text: str) -> limits.RateLimitItem:
+def parse_rate(name: str, text: str) -> limits.RateLimitItem:
     amount, _, unit = text.partition("/")
     return UNITS[unit](int(amount), namespace=name)
 
 
 def rate(name: str) -> limits.RateLimitItem:
     """Return the rate in a setting, as in `rate("export_rate")`."""
-    return parsed(name, getattr(settings.SLUICE, name))
+    return parse_rate(name, getattr(settings.SLUICE, name))
 
 
 # ---- The windows ----------------------------------------------------------------------------------------------------
@@ -127,12 +132,13 @@ class Limiter(CircuitBreaker):
             # redis-py would retry for seconds. Connections closed by the server are detected before use.
             retry=Retry(NoBackoff(), 0),
         )
-        # The client does not own this pool: without this, its connections would stay open after the client is closed.
+        # The Redis client does not own this pool. Otherwise, its connections would stay open after the client is
+        # closed.
         finalize(self, pool.disconnect).atexit = False
         self.windows = MovingWindowRateLimiter(RedisStorage("redis://", connection_pool=pool, key_prefix=PREFIX))
 
     def wait(self, rate: limits.RateLimitItem, client: str) -> int:
-        """Count a request. Return 0, or above the limit the seconds until the next request may pass."""
+        """Count a request. Return 0 or, above the limit, the seconds until the next request is allowed."""
         if not self.allows_request():
             return 0
         try:
@@ -147,7 +153,7 @@ class Limiter(CircuitBreaker):
         if self.windows.hit(rate, client):
             return 0
         room_at, remaining = self.windows.get_window_stats(rate, client)
-        # The window may have emptied since. `room_at` would then be a whole window away.
+        # The window may be empty by now. `room_at` would then be a whole window away.
         return 1 if remaining > 0 else max(1, math.ceil(room_at - time.time()))
 
 

@@ -75,12 +75,12 @@ manages tokens. A user can have up to {tokens.MAX_PER_USER} tokens.""",
         responses={201: tokens.Token, **problems(BadInput, tokens.TooManyTokens)},
     )
     def post(self, request: Request) -> Response:
-        wanted = NewTokenSerializer.read(request.data)
+        values = NewTokenSerializer.read(request.data)
         token, text = tokens.create(
             user_of(request),
-            name=wanted["name"],
-            limits=[name for name in scopes.ALL if name in wanted.get("scopes", ())],
-            days=wanted["expiresInDays"],
+            name=values["name"],
+            limits=[name for name in scopes.ALL if name in values.get("scopes", ())],
+            days=values["expiresInDays"],
         )
         headers = {"Location": f"/tokens/{tokens.id_of(token)}", "Cache-Control": "no-store"}
         return Response({**tokens.represent(token), "token": text}, status=201, headers=headers)

@@ -27,8 +27,8 @@ log = structlog.get_logger(__name__)
 MAX_PER_USER = 50
 DAYS, MAX_DAYS = 90, 3650
 MAX_NAME = 100  # characters
-SHOWN = 8  # characters of a token that identify it
-USE_IS_RECORDED_EVERY = timedelta(minutes=1)
+PREFIX_LENGTH = 8  # characters of a token that identify it
+RECORD_USE_EVERY = timedelta(minutes=1)
 
 
 class TooManyTokens(Problem):
@@ -101,7 +101,7 @@ def id_of(token: AuthToken) -> UUID:
 def label(token: AuthToken) -> str:
     """Return the name and the first characters of a token."""
     details = getattr(token, "details", None)
-    prefix = f"{token.token_key[:SHOWN]}…"
+    prefix = f"{token.token_key[:PREFIX_LENGTH]}…"
     return f"{details.name} ({prefix})" if details and details.name else prefix
 
 
@@ -111,7 +111,7 @@ def represent(token: AuthToken) -> Token:
         "id": str(id_of(token)),
         "name": details.name,
         "scopes": details.scopes or list(scopes.ALL),
-        "prefix": token.token_key[:SHOWN],
+        "prefix": token.token_key[:PREFIX_LENGTH],
         "createdAt": token.created,
         "expiresAt": token.expiry,
         "lastUsedAt": details.last_used_at,
@@ -121,7 +121,7 @@ def represent(token: AuthToken) -> Token:
 def record_use(token: AuthToken) -> None:
     """Record that a token was used, at most once a minute. A read-only database does not fail the request."""
     now, details = timezone.now(), getattr(token, "details", None)
-    if details and details.last_used_at and now - details.last_used_at < USE_IS_RECORDED_EVERY:
+    if details and details.last_used_at and now - details.last_used_at < RECORD_USE_EVERY:
         return
     used = TokenDetails(token_id=token.pk, last_used_at=now)  # not `token=`, which would replace `token.details`
     try:
@@ -136,7 +136,7 @@ def record_use(token: AuthToken) -> None:
 class RevokedWithPassword:
     """A password validator that revokes the user's tokens whenever the password is changed.
 
-    Django calls `password_changed` after each change by a person, and not when it renews a hash.
+    Django calls `password_changed` when a person changes the password, but not when it upgrades a hash.
     """
 
     def validate(self, password: str, user: User | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Middleware that traces requests. Installed only with TRACING."""
+"""Middleware that traces requests. Installed only if TRACING is set."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -46,7 +46,7 @@ def span_of(request: HttpRequest) -> AbstractContextManager[Callable[[HttpRespon
 def is_trusted(request: HttpRequest) -> bool:
     """Return whether to continue the caller's trace.
 
-    Any client can send a traceparent. It could control the sampling, and add its requests to the traces of others.
+    Any client can send a traceparent. It could control sampling, and add its requests to the traces of others.
     """
     networks = settings.SLUICE.tracing_parent_cidrs
     address = client_address(request) if networks else None

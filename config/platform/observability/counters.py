@@ -1,9 +1,9 @@
-"""Counters in files that web and workers share through PROMETHEUS_MULTIPROC_DIR.
+"""Counters in files that web processes and workers share through PROMETHEUS_MULTIPROC_DIR.
 
-prometheus_client names these files by process id. Process ids repeat: in containers, every process has one of the first
-few, and two processes that write to one file lose counts. Where they do not repeat, each restart leaves files behind,
-and each scrape reads all of them. Here, a process takes the smallest number whose lock is free. The kernel releases the
-lock when the process ends, in any container, and the next process continues with the same files and their sums.
+prometheus_client names these files by process id. In containers, process ids repeat, and two processes that write to
+one file lose counts. Without containers, each restart leaves files behind, and each scrape reads all of them. Here, a
+process uses the smallest number whose lock is free. The kernel releases the lock when the process exits, and the next
+process with this number adds to the same files.
 
 This suits counters and histograms. Gauges are read at each scrape: see `exposition.register`.
 """
@@ -20,7 +20,7 @@ VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class ProcessNumber:
-    """The number of this process. prometheus_client calls it for each count, so a fork gets a number of its own."""
+    """The number of this process. prometheus_client calls it for each count, so a fork gets another number."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -35,7 +35,7 @@ class ProcessNumber:
     def lock_free_number(self) -> int:
         """Lock the smallest free number. The lock lasts as long as the open descriptor.
 
-        A fork inherits the descriptor: the parent's number becomes free when both processes have ended.
+        A fork inherits the descriptor: the parent's number becomes free when both processes have exited.
         """
         for number in count():
             descriptor = os.open(self.folder / f"{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -56,14 +56,14 @@ def configure() -> None:
 
 
 def files() -> list[str]:
-    """Return the shared files, without empty ones: their process is creating them, or died while it did."""
+    """Return the shared files. Empty ones are skipped: a process is creating them, or crashed before it had."""
     return [str(path) for path in Path(os.environ[VARIABLE]).glob("*.db") if path.stat().st_size]
 
 
 def counter(name: str, documentation: str, **labels: Iterable[str]) -> Counter:
     """Return a counter with a series for each combination of label values, starting at 0.
 
-    Without them, Prometheus' `increase()` would miss the first event of each series.
+    Without the initial 0, Prometheus' `increase()` would miss the first event of each series.
     """
     metric = Counter(name, documentation, list(labels))
     for series in product(*labels.values()):

@@ -5,7 +5,7 @@ exceptions, stacks without variables, and ids. Expected errors, such as refusals
 warnings in the log and are not reported.
 
 Only the client and transport of the library are used. Its integrations would collect requests, bodies, messages, and
-variables, from which private data would have to be removed again. See docs/adr/0021.
+variables, and private data would have to be removed from them. See docs/adr/0021.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-END_SECONDS = 2  # to send the remaining reports when a process ends
+FLUSH_SECONDS = 2  # to send the remaining reports when a process exits
 IDS = ("action", "request_id", "job_id", "chunk_id", "etl_task_id", "stage", "task", "task_id", "trace_id", "code")
 MARK = "_was_reported"
 
 client: Client | None = None
 
 
-def begin() -> None:
-    """Start reporting if SENTRY_DSN is set. A forked process sends its reports in a thread of its own."""
+def start() -> None:
+    """Start reporting if SENTRY_DSN is set. A forked process sends its reports in a separate thread."""
     global client  # noqa: PLW0603
     if settings.SLUICE.sentry_dsn and client is None:
         import sentry_sdk
@@ -51,21 +51,23 @@ def begin() -> None:
             max_breadcrumbs=0,
             send_client_reports=False,
             auto_session_tracking=False,
-            shutdown_timeout=END_SECONDS,
+            shutdown_timeout=FLUSH_SECONDS,
         )
         logging.getLogger().addHandler(Reporter(client))
-        atexit.register(end)
+        atexit.register(flush)
 
 
-def end() -> None:
+def flush() -> None:
     """Send the remaining reports, in at most two seconds."""
     if client:
-        client.flush(timeout=END_SECONDS)
+        client.flush(timeout=FLUSH_SECONDS)
 
 
 class Reporter(logging.Handler):
-    """Reports the exception of a log line. An exception that is logged, raised again and logged again is reported
-    once."""
+    """Log handler that reports the exception of a log line.
+
+    If an exception is logged repeatedly, it reports it once.
+    """
 
     def __init__(self, client: Client) -> None:
         super().__init__(level=logging.ERROR)
@@ -73,7 +75,7 @@ class Reporter(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         event: dict[str, Any] = record.msg if isinstance(record.msg, dict) else {"event": "library_message"}
-        given = event.get("exception")  # django-structlog's of a task
+        given = event.get("exception")  # set by django-structlog for a failed task
         error = (
             given
             if isinstance(given, BaseException)
@@ -86,7 +88,7 @@ class Reporter(logging.Handler):
             self.client.capture_event(report(error, event | {"action": event.get("event")}, logger=record.name))
         except Exception as failure:  # noqa: BLE001  a failed report must not break the code that logs
             CAUGHT.labels("error_report").inc()
-            log.warning("error_report_failed", error=logs.describe(failure))  # at ERROR it would be reported again
+            log.warning("error_report_failed", error=logs.describe(failure))  # a line at ERROR would be reported again
 
 
 def report(error: BaseException, event: dict[str, Any], *, logger: str) -> Any:

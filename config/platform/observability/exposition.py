@@ -1,6 +1,6 @@
-"""All metrics as text, for this process or all processes that share PROMETHEUS_MULTIPROC_DIR.
+"""Exposition of all metrics as text, for this process or all processes that share PROMETHEUS_MULTIPROC_DIR.
 
-Counters and histograms are in `counters`, gauges register here and are read at each scrape.
+Counters and histograms are defined with `counters`. Gauges register here and are read at each scrape.
 """
 
 import os
@@ -25,7 +25,7 @@ class SharedFiles(Collector):
 
 
 def register(collector: Collector) -> None:
-    """Register a collector of values that are read, not counted. It runs once per scrape."""
+    """Register a collector of gauges. It runs once per scrape."""
     at_scrape.register(collector)
 
 

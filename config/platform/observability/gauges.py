@@ -1,4 +1,4 @@
-"""Gauges of queue lengths and ages, read from the database at each scrape by one statement per app.
+"""Gauges of queue lengths and ages, read from the database at each scrape, with one statement per app.
 
 The web process uses a separate connection with short timeouts. If the database is unavailable or slow, `/metrics` still
 returns the counters, and `sluice_database_up 0`.
@@ -65,9 +65,9 @@ def fetch() -> list[Row]:
         connect_timeout=CONNECT_SECONDS,
         tcp_user_timeout=CONNECT_SECONDS * 1000,
         row_factory=dict_row,
-    ) as own:
-        own.execute(f"SET LOCAL statement_timeout = {STATEMENT_SECONDS * 1000 // max(1, len(queries))}")
-        return [own.execute(query.statement, query.parameters()).fetchall()[0] for query in queries]
+    ) as scrape_connection:
+        scrape_connection.execute(f"SET LOCAL statement_timeout = {STATEMENT_SECONDS * 1000 // max(1, len(queries))}")
+        return [scrape_connection.execute(query.statement, query.parameters()).fetchall()[0] for query in queries]
 
 
 def gauge(name: str, documentation: str, value: float) -> Metric:

@@ -1,8 +1,8 @@
 """Logs: one JSON object per line on stderr, with ids for correlation and without private data.
 
-An event is `{"action", "level", "logger", "timestamp", …ids and facts}`. Our own code logs one `action` word per event,
-as in `log.info("chunk_done", rows=12)`; messages of libraries get the action `library_message`.
-The ids `request_id`, `job_id`, `chunk_id` come from structlog's context variables. With tracing, there is a `trace_id`.
+An event is `{"action", "level", "logger", "timestamp", …ids and facts}`. Sluice's code logs one `action` word per
+event, as in `log.info("chunk_done", rows=12)`; messages of libraries get the action `library_message`. The ids
+`request_id`, `job_id`, `chunk_id` come from structlog's context variables. With tracing, there is a `trace_id`.
 `request_finished` has the status as `code`, and the code of a problem response as `problem`: `rate_limited` and
 `quota_exceeded` are both 429.
 
@@ -35,15 +35,15 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 log = structlog.get_logger(__name__)
 
-OURS = ("config", "exports", "etl", "rules", "webhooks", "django_structlog")
+OWN_LOGGERS = ("config", "exports", "etl", "rules", "webhooks", "django_structlog")
 LIBRARIES = {
     "django": "WARNING",
     "uvicorn": "INFO",
     "uvicorn.error": "INFO",
     "celery": "INFO",
     "celery.beat": "WARNING",
-    "celery.worker.strategy": "WARNING",  # "received"
-    # It logs a line for each wake-up message, and two for each task without work.
+    "celery.worker.strategy": "WARNING",  # logs "received" for each task
+    # Logs a line for each wake-up message, and two for each task without work.
     "django_structlog.celery": "WARNING",
 }
 SILENCED = (
@@ -58,7 +58,8 @@ SILENCED = (
     "openai",  # with OPENAI_LOG it would log requests, which contain documents
 )
 
-# Messages of these describe code. Other messages may quote data: int('…'), KeyError('…'), a constraint's DETAIL.
+# The messages of these exceptions describe code. Other messages may quote data: int('…'), KeyError('…'), a constraint's
+# DETAIL.
 SAFE_MESSAGES = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, ImproperlyConfigured)
 MAX_FRAMES = 40
 MAX_CHAIN = 8
@@ -82,7 +83,7 @@ ERROR_CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,63}")
 def configure() -> None:
     """Send structlog's events to the standard library's handlers. Call it once, from the settings.
 
-    Python's own warnings and unhandled errors become events without messages.
+    Python's warnings and unhandled errors become events without messages.
     """
     structlog.configure(
         processors=[
@@ -96,12 +97,12 @@ def configure() -> None:
     )
     warnings.showwarning = log_warning
     threading.excepthook = log_thread_failure
-    if sys.unraisablehook is sys.__unraisablehook__:  # pytest has its own
+    if sys.unraisablehook is sys.__unraisablehook__:  # pytest replaces it
         sys.unraisablehook = log_unraisable
 
 
 def configuration(*, level: str, style: str) -> dict[str, Any]:
-    """Return Django's LOGGING. `level` is for our own loggers; `style` is `json` or `console`.
+    """Return Django's LOGGING. `level` is for Sluice's loggers; `style` is `json` or `console`.
 
     Lines go to stderr: the stdout of `issue_token` holds the token and nothing else.
     """
@@ -122,10 +123,10 @@ def configuration(*, level: str, style: str) -> dict[str, Any]:
             }
         },
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
-        # Libraries log from WARNING on: botocore logs bodies at DEBUG, httpx logs URLs at INFO.
+        # Libraries log at WARNING and above: botocore logs bodies at DEBUG, httpx logs URLs at INFO.
         "root": {"handlers": ["stderr"], "level": "ERROR" if level == "ERROR" else "WARNING"},
         "loggers": {
-            **{name: {"level": level} for name in OURS},
+            **{name: {"level": level} for name in OWN_LOGGERS},
             **{name: {"handlers": [], "level": minimum, "propagate": True} for name, minimum in LIBRARIES.items()},
             **{name: {"handlers": [], "level": "CRITICAL", "propagate": False} for name in SILENCED},
         },
@@ -166,7 +167,7 @@ def quotes_message(record: logging.LogRecord) -> bool:
 
 
 class LineFormatter(structlog.stdlib.ProcessorFormatter):
-    """The formatter of all lines. It removes the messages of exceptions in the arguments of a library's message."""
+    """The formatter of all lines. It removes the messages of exceptions from the arguments of library messages."""
 
     def format(self, record: logging.LogRecord) -> str:
         record = logging.makeLogRecord(record.__dict__)
@@ -180,7 +181,7 @@ class LineFormatter(structlog.stdlib.ProcessorFormatter):
 
 
 def name_action(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Store our own event word as `action`, and a library's message as `message`.
+    """Store the event word of Sluice's code as `action`, and the message of a library as `message`.
 
     Only the first line of a message is kept: data follows it, as in Celery's "Received unregistered task".
     """
@@ -199,7 +200,7 @@ def describe_exception(_logger: WrappedLogger, _method: str, event: EventDict) -
     """Turn exceptions into `error` (class and code) and `exception` (the stack, without messages or variables)."""
     error = current_exception(event.pop("exc_info", None))
     if isinstance(given := event.pop("exception", None), BaseException):
-        # django-structlog passes Celery's failures this way, with the raw message as `error`.
+        # django-structlog passes Celery's failures here, with the raw message as `error`.
         error = given
         event.pop("error", None)
     if error is not None:
@@ -245,7 +246,7 @@ def reason_of(error: BaseException) -> str | None:
 
 
 def sqlstate(error: BaseException | None) -> str | None:
-    """Return the SQLSTATE of psycopg's error, or of the one that Django's error wraps."""
+    """Return the SQLSTATE of a psycopg error, or of the psycopg error that a Django error wraps."""
     if isinstance(error, DatabaseError):
         error = error.__cause__
     return error.sqlstate if isinstance(error, psycopg.Error) else None
@@ -267,7 +268,7 @@ def stack_of(error: BaseException) -> str:
 
 
 def chain_of(error: BaseException, *, hidden: bool = False) -> Iterator[BaseException]:
-    """Yield an exception and its causes. `hidden`: also those that a library hid with "from None"."""
+    """Yield an exception and its causes. `hidden`: include causes that a library hid with "from None"."""
     link: BaseException | None = error
     for _ in range(MAX_CHAIN):
         if link is None:
@@ -301,7 +302,7 @@ def log_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
     log.error("unraisable_error", exc_info=unraisable.exc_value)
 
 
-def write_now(message: str, *_where: object) -> None:
+def write_unlocked(message: str, *_stream: object) -> None:
     """Write a library's message without locks: a signal handler may have interrupted the holder of the logging lock."""
     now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
     line = {"logger": "celery", "level": "info", "timestamp": now, "action": "library_message", "message": message}

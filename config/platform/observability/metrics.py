@@ -4,7 +4,7 @@ from prometheus_client import Counter
 
 from config.platform.observability.counters import counter
 
-# Counted where a broad `except Exception` lets other work continue.
+# Incremented where a broad `except Exception` lets other work continue.
 CAUGHT = counter(
     "sluice_caught_errors_total",
     "Exceptions of any class that were caught and logged so that other work could continue.",

@@ -1,9 +1,8 @@
 """Object storage: the only package that uses boto3.
 
-All functions use the bucket of the settings and take object keys. ETags have no quotes, unlike in the HTTP header.
-Each request is made at most twice, the second time immediately; further retries are up to the caller. Messages and log
-lines never contain a key, which would reveal what was exported: they have its
-`config.platform.observability.logs.path_hash` instead.
+All functions use the bucket of the settings and accept object keys. ETags have no quotes, unlike in the HTTP header.
+A failed request is retried once, immediately; further retries are up to the caller. Messages and log lines never
+contain a key, because it reveals what was exported. They contain its `config.platform.observability.logs.path_hash`.
 """
 
 from config.platform.storage.clients import (

@@ -1,4 +1,4 @@
-"""Factory of boto3 clients, presigned URLs and the health check."""
+"""boto3 clients, presigned URLs, and the health check."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ timeouts = Timeouts(connect=5, read=60)
 
 
 def use_short_timeouts() -> None:
-    """Use short timeouts in this process, where each waiting user blocks a thread."""
+    """Use short timeouts in this web process, where each waiting request blocks a thread."""
     timeouts.connect, timeouts.read = 3, 10
 
 
@@ -58,13 +58,13 @@ client_lock = Lock()
 
 def connect(profile: ClientProfile) -> S3Client:
     """Return the client of a profile. Threads may share clients, but not sessions."""
-    with client_lock:  # a client takes about 15 MB: eight threads that start together must not create eight
+    with client_lock:  # a client uses about 15 MB; threads that start together must not create one each
         return make(profile)
 
 
 @cache
 def session(_process: int) -> boto3.session.Session:
-    """Return the session of a process. It loads the description of S3 once for all clients."""
+    """Return the session of a process. It loads botocore's S3 model once for all clients."""
     signing.install()
     return boto3.session.Session()
 
@@ -92,7 +92,7 @@ def make(profile: ClientProfile) -> S3Client:
             read_timeout=profile.read_seconds,
             retries={"total_max_attempts": 1},
             max_pool_connections=32,
-            user_agent="sluice",  # botocore builds its own for each request, which takes a sixth of the time of a PUT
+            user_agent="sluice",  # botocore would build one for each request, which takes a sixth of the time of a PUT
             tcp_keepalive=True,
         ),
     )
@@ -139,7 +139,7 @@ def ping() -> None:
 
 
 def presign_download(key: str, *, seconds: int, content_type: str, file_name: str) -> str:
-    """Return a URL that downloads the object with this name and type. It expires after `seconds`."""
+    """Return a URL that downloads the object with this file name and type. It expires after `seconds`."""
     return connect(download_profile()).generate_presigned_url(
         "get_object",
         Params={
@@ -160,9 +160,9 @@ class Ticket(NamedTuple):
 
 
 def presign_upload(key: str, *, seconds: int, content_type: str, size: int, metadata: Mapping[str, str]) -> Ticket:
-    """Return a ticket to write the object with exactly this size and type, for `seconds`.
+    """Return a ticket to write the object with exactly this size and type, valid for `seconds`.
 
-    The client may use it more than once. `metadata` must be ASCII, because its values are headers.
+    The client can use it more than once. `metadata` must be ASCII, because its values are headers.
     """
     url = connect(upload_profile()).generate_presigned_url(
         "put_object",

@@ -31,22 +31,23 @@ def no_checkpoint() -> None:
 
 @contextmanager
 def as_upload_failures() -> Iterator[None]:
-    """Translate storage errors into UploadFailed."""
+    """Translate storage errors to UploadFailed."""
     try:
         yield
     except (RequestFailed, Missing, Changed) as error:
-        # Missing: the upload was aborted. Changed: an object appeared and was deleted. A retry may help with both.
+        # Missing: the upload was aborted. Changed: an object was created and deleted. In both cases, a retry may
+        # succeed.
         retryable = error.retryable or not isinstance(error, RequestFailed)
         raise UploadFailed(str(error), retryable=retryable, is_outage=error.is_outage) from None
 
 
-def signed(metadata: Mapping[str, str]) -> dict[str, str]:
+def with_upload_id(metadata: Mapping[str, str]) -> dict[str, str]:
     """Add a random id to an object's metadata, so that the writer can recognize its object."""
     return {**metadata, UPLOAD_ID: uuid4().hex}
 
 
 def condition(if_match: str | None) -> dict[str, Any]:
-    """Return the precondition of a write: the existing object has this ETag, or for None, no object exists."""
+    """Return the precondition of a write: the existing object has this ETag. None: no object exists."""
     return {"IfNoneMatch": "*"} if if_match is None else {"IfMatch": quoted(if_match)}
 
 
@@ -55,10 +56,10 @@ def commit(
 ) -> str:
     """Send the request, at most twice, and return the object's ETag.
 
-    After an error, a HEAD request, if it succeeds, checks the object: a lost response, a timeout, a 412, or a "no such
-    upload" may each mean that the write succeeded. An object with our `upload` id and size is ours.
+    A lost response, a timeout, a 412, or a "no such upload" may mean that the write succeeded. So after an error, a
+    HEAD request checks the object. The write succeeded if the object has this `upload` id and size.
 
-    Raises Conflict if an object exists that `if_match` does not allow; otherwise the error of the request.
+    Raises Conflict if `if_match` does not permit the existing object; otherwise the error of the request.
     """
     failure: StorageError = UploadFailed("the upload was not attempted")
     for _ in range(ATTEMPTS):
@@ -75,12 +76,12 @@ def commit(
             break
         if found and found.metadata.get(UPLOAD_ID) == upload and found.size == size:
             return found.etag
-        if is_taken(found, if_match):
+        if conflicts(found, if_match):
             raise Conflict(found)
         if not failure.retryable:
             break
     raise failure
 
 
-def is_taken(found: Head | None, if_match: str | None) -> bool:
+def conflicts(found: Head | None, if_match: str | None) -> bool:
     return (found and found.etag) != if_match

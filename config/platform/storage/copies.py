@@ -1,4 +1,4 @@
-"""Copies of objects within the storage."""
+"""Copies of objects within the bucket."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from config.platform.storage.commits import (
     commit,
     condition,
     no_checkpoint,
-    signed,
+    with_upload_id,
 )
 from config.platform.storage.errors import RequestFailed, UploadFailed, request
 from config.platform.storage.objects import StoredObject, abort_quietly, bare, quoted
@@ -23,7 +23,7 @@ from config.platform.storage.objects import StoredObject, abort_quietly, bare, q
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
 
-# One request may copy 5 GiB, but the response comes at the end, which must be within the read timeout.
+# S3 allows 5 GiB per request, but it responds only after the copy, which must be within the read timeout.
 COPY_BYTES = 1024**3
 
 
@@ -42,18 +42,18 @@ def copy(
     """Copy an object of any size within the bucket, with the same condition on the target as an Upload.
 
     `size` and `sha256` are those of the source with the ETag `if_match_source`, and are returned. Raises Missing or
-    Changed for the source, Conflict for the target, errors of `checkpoint`, and UploadFailed.
+    Changed for the source, Conflict for the target, UploadFailed, and the exceptions of `checkpoint`.
     """
     operation = CopyOperation(
         origin={"CopySource": {"Bucket": bucket(), "Key": source_key}, "CopySourceIfMatch": quoted(if_match_source)},
         key=target_key,
         size=size,
-        headers={"ContentType": content_type, "Metadata": signed(metadata), **ENCRYPTED},
+        headers={"ContentType": content_type, "Metadata": with_upload_id(metadata), **ENCRYPTED},
         if_match=if_match,
         checkpoint=checkpoint,
     )
     try:
-        etag = operation.copy_at_once() if size <= COPY_BYTES else operation.copy_in_parts()
+        etag = operation.copy_in_one_request() if size <= COPY_BYTES else operation.copy_in_parts()
     except RequestFailed as error:
         raise UploadFailed(str(error), retryable=error.retryable, is_outage=error.is_outage) from None
     return StoredObject(key=target_key, etag=etag, size=size, sha256=sha256)
@@ -70,7 +70,7 @@ class CopyOperation:
     if_match: str | None
     checkpoint: Callable[[], None]
 
-    def copy_at_once(self) -> str:
+    def copy_in_one_request(self) -> str:
         """Copy in one request; return the ETag."""
         return self._commit(
             lambda: client().copy_object(

@@ -35,8 +35,8 @@ RETRYABLE_CODES = {"RequestTimeout", "SlowDown", "ConditionalRequestConflict", "
 class StorageError(Exception):
     """A request to the object storage failed.
 
-    `retryable`: the same request may succeed at once. `is_outage`: the storage is unreachable, full, overloaded, or
-    refuses our key, so other requests fail as well, and this one may succeed when that is over.
+    `retryable`: an immediate retry may succeed. `is_outage`: the storage is unreachable, full, overloaded, or rejects
+    our credentials, so other requests fail too, and this one may succeed after the outage.
     """
 
     def __init__(self, message: str, *, retryable: bool = False, is_outage: bool = False) -> None:
@@ -64,7 +64,7 @@ class Changed(StorageError):
 class Conflict(StorageError):
     """The condition of a write was not met, and nothing was written.
 
-    `head` describes the existing object. None: the object to replace does not exist.
+    `head` describes the existing object. It is None if the object to replace does not exist.
     """
 
     def __init__(self, head: Head | None) -> None:

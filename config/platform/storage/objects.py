@@ -68,7 +68,7 @@ class OpenUpload:
 
 
 def bare(etag: str) -> str:
-    """Remove the quotes of an ETag. AWS always sends them, SeaweedFS only sometimes."""
+    """Remove the quotes of an ETag. AWS always sends them, SeaweedFS sometimes."""
     return etag.strip('"')
 
 
@@ -77,7 +77,7 @@ def quoted(etag: str) -> str:
 
 
 def now() -> datetime:
-    """Return the time of the object storage's clock, which also sets the times of objects and uploads."""
+    """Return the time of the object storage's clock, which also dates objects and uploads."""
     reply = request(lambda: client().head_bucket(Bucket=bucket()))
     return parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"])
 
@@ -100,7 +100,7 @@ def head(key: str) -> Head | None:
 
 
 class Blocks(Iterator[bytes]):
-    """The blocks of a download. `close` ends the download, even before the first block."""
+    """The blocks of a download. `close` stops the download, even before the first block."""
 
     def __init__(self, blocks: Generator[bytes], end: Callable[[], object]) -> None:
         self._blocks, self._end = blocks, end
@@ -110,11 +110,11 @@ class Blocks(Iterator[bytes]):
 
     def close(self) -> None:
         self._blocks.close()
-        self._end()  # a generator that was never started runs no cleanup
+        self._end()  # a generator that was never started does not run its cleanup
 
 
 def read(key: str, *, if_match: str | None = None, start: int = 0) -> Blocks:
-    """Return the bytes from `start` to the end, in blocks of at most 256 KiB; none if the object is shorter.
+    """Return the bytes from `start` to the end, in blocks of at most 256 KiB; empty if the object is shorter.
 
     The request is sent immediately: this call raises Missing, and Changed if the ETag is not `if_match`. An interrupted
     download is resumed once, if the object is still the same.
@@ -135,10 +135,10 @@ def read_head(key: str, *, size: int, if_match: str | None = None) -> bytes:
 
 def read_span(key: str, *, start: int, size: int, if_match: str | None = None) -> bytes:
     """Return `size` bytes from `start`, or fewer if the object ends before. Raises the errors of `read`."""
-    wanted = {} if if_match is None else {"IfMatch": quoted(if_match)}
+    conditions = {} if if_match is None else {"IfMatch": quoted(if_match)}
     span = f"bytes={start}-{start + size - 1}"
     try:
-        reply = request(lambda: client().get_object(Bucket=bucket(), Key=key, Range=span, **wanted))  # type: ignore[arg-type]
+        reply = request(lambda: client().get_object(Bucket=bucket(), Key=key, Range=span, **conditions))  # type: ignore[arg-type]
     except RequestFailed as error:
         if EMPTY_RANGE in str(error):
             return b""
@@ -148,12 +148,12 @@ def read_span(key: str, *, start: int, size: int, if_match: str | None = None) -
 
 
 def get(key: str, if_match: str | None, start: int) -> GetObjectOutputTypeDef:
-    wanted: dict[str, str] = {}
+    conditions: dict[str, str] = {}
     if if_match is not None:
-        wanted["IfMatch"] = quoted(if_match)
+        conditions["IfMatch"] = quoted(if_match)
     if start:
-        wanted["Range"] = f"bytes={start}-"
-    return client().get_object(Bucket=bucket(), Key=key, **wanted)  # type: ignore[arg-type]
+        conditions["Range"] = f"bytes={start}-"
+    return client().get_object(Bucket=bucket(), Key=key, **conditions)  # type: ignore[arg-type]
 
 
 def nothing() -> Generator[bytes]:
@@ -190,7 +190,7 @@ def delete(key: str, *, if_match: str | None = None) -> None:
 
 
 def delete_many(keys: Iterable[str]) -> None:
-    """Delete those of these objects that exist. Raises RequestFailed at the end if some could not be deleted."""
+    """Delete the objects that exist. At the end, raises RequestFailed if some could not be deleted."""
     pending = list(dict.fromkeys(keys))
     failed = 0
     for start in range(0, len(pending), DELETE_BATCH):
@@ -239,13 +239,13 @@ def list_uploads(prefix: str) -> Iterator[OpenUpload]:
 
 
 def abort_upload(key: str, upload_id: str) -> None:
-    """Abort a multipart upload and delete its parts. One that has already ended is no error."""
+    """Abort a multipart upload and delete its parts. An upload that no longer exists is not an error."""
     with suppress(Missing):
         request(lambda: client().abort_multipart_upload(Bucket=bucket(), Key=key, UploadId=upload_id))
 
 
 def abort_quietly(key: str, upload_id: str) -> None:
-    """Abort a multipart upload after another error. If that fails, the sweep does it."""
+    """Abort a multipart upload after another error. If this fails, the sweep aborts it later."""
     try:
         abort_upload(key, upload_id)
     except StorageError as error:

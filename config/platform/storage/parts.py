@@ -1,4 +1,4 @@
-"""Multipart uploads: parts are filled in memory, and threads send them."""
+"""Multipart uploads: parts are buffered in memory and sent by threads."""
 
 from __future__ import annotations
 
@@ -31,32 +31,33 @@ log = structlog.get_logger(__name__)
 
 MIB = 1024 * 1024
 PART_BYTES = 8 * MIB
-# Part sizes double after 1,700 parts (13 GiB), and then each time the object has doubled: 5 TiB take 8,930 parts of at
+# Part sizes double after 1,700 parts (13 GiB), and then each time the object has doubled: 5 TiB need 8,930 parts of at
 # most 4 GiB. S3 allows 10,000 parts of at most 5 GiB.
-PARTS_OF_A_SIZE = 1700
+PARTS_PER_SIZE = 1700
 # Two threads, because a connection is idle while the server processes a part. With the part that is being filled and
-# one that waits, there are four parts in memory, 32 MiB.
+# one in the queue, four parts are in memory: 32 MiB.
 SENDERS = 2
-WAITING = 1
+QUEUE_SIZE = 1
 SLICE_BYTES = MIB  # sent at once; the connect timeout applies to each slice
 STOP_SECONDS = 30
 
 
 def part_bytes(sent: int) -> int:
     """Return the size of the next part after `sent` bytes."""
-    return PART_BYTES << (sent // (PARTS_OF_A_SIZE * PART_BYTES)).bit_length()
+    return PART_BYTES << (sent // (PARTS_PER_SIZE * PART_BYTES)).bit_length()
 
 
 POPULATE = getattr(mmap, "MAP_POPULATE", 0)  # Linux
 
 
-def allocate(size: int, *, at_once: bool = False) -> mmap.mmap:
-    """Return a buffer. Its memory is allocated as it is written to, or `at_once`. Large buffers are unnamed files.
+def allocate(size: int, *, preallocate: bool = False) -> mmap.mmap:
+    """Return a buffer, whose memory is allocated by writes or, with `preallocate`, immediately.
 
-    Raises OSError if the disk is full. Without this check, a write to the buffer would raise SIGBUS.
+    Large buffers are unnamed files. Raises OSError if the disk is full; otherwise, a write to the buffer would cause a
+    SIGBUS.
     """
     if size <= PART_BYTES:
-        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (POPULATE if at_once else 0))
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (POPULATE if preallocate else 0))
     with tempfile.TemporaryFile() as file:
         os.posix_fallocate(file.fileno(), 0, size)
         return mmap.mmap(file.fileno(), size)
@@ -66,7 +67,7 @@ NOTHING = allocate(1)  # replaces a released buffer
 
 
 class BufferFile:
-    """A file for botocore over a buffer, without copies.
+    """A file-like view of a buffer, so that botocore sends it without copies.
 
     urllib3 reads 16 KiB at a time; `read` returns larger slices regardless of the requested size.
     """
@@ -120,13 +121,13 @@ class UploadPart:
         return memoryview(self.buffer)[: self.used]
 
     def take_buffer(self) -> mmap.mmap:
-        """Return the buffer, and drop the reference to it: errors keep the objects of their frames alive."""
+        """Return the buffer and drop the reference to it, because exceptions keep the objects of their frames alive."""
         buffer, self.buffer = self.buffer, NOTHING
         return buffer
 
 
 def clear_locals(error: BaseException | None) -> None:
-    """Clear the local variables of an error's frames, which keep buffers alive."""
+    """Clear the local variables of an exception's frames, which keep buffers alive."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__context__
@@ -141,7 +142,7 @@ def empty(kept: queue.Queue[Any] | queue.SimpleQueue[Any]) -> None:
 class Multipart:
     """Sends parts, two at a time, and hashes them in order.
 
-    An error in a thread stops the upload; `send` and `finish` raise it. `spare` returns used buffers.
+    An error in a thread stops the upload; `send` and `finish` raise it. `spare` returns buffers for reuse.
     """
 
     def __init__(self, key: str, *, headers: Mapping[str, Any], digest: _Hash, checkpoint: Callable[[], None]) -> None:
@@ -151,11 +152,11 @@ class Multipart:
         self._checkpoint = checkpoint
         self._numbers = 0
         self._etags: dict[int, str] = {}
-        self._waiting: queue.Queue[UploadPart | None] = queue.Queue(WAITING)
-        # Allocated at once, so memory does not depend on the size of the file.
+        self._waiting: queue.Queue[UploadPart | None] = queue.Queue(QUEUE_SIZE)
+        # Preallocated, so that memory does not depend on the size of the object.
         self._spare: queue.SimpleQueue[mmap.mmap] = queue.SimpleQueue()
-        for _ in range(SENDERS + WAITING):
-            self._spare.put(allocate(PART_BYTES, at_once=True))
+        for _ in range(SENDERS + QUEUE_SIZE):
+            self._spare.put(allocate(PART_BYTES, preallocate=True))
         self._turn = threading.Lock()
         self._failure: BaseException | None = None
         self._aborted = False
@@ -179,7 +180,7 @@ class Multipart:
         self._waiting.put(UploadPart(self._numbers, buffer, used))
 
     def spare(self, size: int) -> mmap.mmap:
-        """Return a buffer of this size, a used one if possible, because its memory is mapped."""
+        """Return a buffer of this size. Prefer a used one, because its memory is already mapped."""
         with contextlib.suppress(queue.Empty):
             buffer = self._spare.get_nowait()
             if len(buffer) == size:
@@ -211,12 +212,12 @@ class Multipart:
             abort_quietly(self.key, self.id)
 
     def free(self) -> None:
-        """Release the buffers. Errors, even of retried requests, keep them alive until garbage collection."""
+        """Release the buffers. Exceptions, even of retried requests, keep them alive until garbage collection."""
         clear_locals(self._failure)
         empty(self._spare)
 
     def _join(self) -> bool:
-        """Wait some seconds for the threads, and return whether they ended. Later, a thread ends by itself."""
+        """Wait up to STOP_SECONDS for the threads, and return whether they stopped. The others stop later."""
         deadline = time.monotonic() + STOP_SECONDS
         for thread in self._senders:
             thread.join(max(0, deadline - time.monotonic()))
@@ -229,7 +230,10 @@ class Multipart:
             self._give_back(part)
 
     def _give_back(self, part: UploadPart) -> None:
-        """Keep the part's buffer for reuse. A separate function, because errors keep the frames of `_work` alive."""
+        """Keep the part's buffer for reuse.
+
+        A separate function, because exceptions keep the frames of `_work` alive.
+        """
         buffer = part.take_buffer()
         if not self._aborted:
             self._spare.put(buffer)
@@ -239,7 +243,7 @@ class Multipart:
         with self._turn:
             part = self._waiting.get()
             if part is None:
-                self._waiting.put(None)  # the end, for the other threads
+                self._waiting.put(None)  # the end marker, for the other threads
             elif self._failure is None:
                 self._digest.update(part.view)
                 self._record(self._checkpoint)

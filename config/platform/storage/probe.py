@@ -25,18 +25,18 @@ REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 
 @contextmanager
 def probe() -> Iterator[str]:
-    """Write an object, yield its key, and delete it afterwards with the second object of the checks."""
+    """Write an object and yield its key. Afterwards, delete it and the second object of the checks."""
     key = f"{PREFIX}{uuid4().hex}"
     put(key, CONTENT, content_type=TYPE)
     try:
         yield key
     finally:
-        for name in (key, beside(key)):
+        for name in (key, second_key(key)):
             if head(name):
                 delete(name)
 
 
-def beside(key: str) -> str:
+def second_key(key: str) -> str:
     return f"{key}-parts"
 
 
@@ -53,10 +53,10 @@ def copies_another_version(key: str) -> bool:
     """Return whether a copy succeeds although its condition names another version of the source."""
     text: dict[str, Any] = {"content_type": TYPE, "sha256": "", "size": len(CONTENT)}
     try:
-        copy(key, beside(key), if_match_source="0" * 32, **text)
+        copy(key, second_key(key), if_match_source="0" * 32, **text)
     except Changed:
         return False
-    delete(beside(key))
+    delete(second_key(key))
     return True
 
 
@@ -96,7 +96,7 @@ def replaces_by_parts(key: str) -> bool:
 
 
 def lifecycle() -> Sequence[Mapping[str, Any]]:
-    """Return the bucket's lifecycle rules. Raise StorageError if our keys may not read them."""
+    """Return the bucket's lifecycle rules. Raise StorageError if the keys are not allowed to read them."""
     try:
         return client().get_bucket_lifecycle_configuration(Bucket=bucket()).get("Rules", [])
     except ClientError as error:
@@ -115,7 +115,7 @@ def presign(key: str) -> str:
 
 
 def allowed_to_downloads(key: str) -> list[str]:
-    """Return the operations beyond reading that the download key may do, tried on the probe object."""
+    """Return the operations, other than reading, that the download key permits. Tries each on the probe object."""
     # Uses the internal endpoint, which this process can reach. A key has the same permissions at both endpoints.
     s3 = connect(download_profile()._replace(endpoint=main_profile().endpoint))
     own: dict[str, Any] = {"Bucket": bucket(), "Key": key}

@@ -1,7 +1,7 @@
-"""Presigned URLs that are dated by the database's clock.
+"""Signer of presigned URLs that uses the database's clock.
 
-botocore dates them by the host's clock: on a host that is a minute behind, a URL for a minute has expired when it is
-issued. Times of receipts and upload URLs are the database's, too.
+botocore uses the host's clock. On a host whose clock is a minute slow, a URL that is valid for a minute would be
+expired when it is issued. The times of receipts and upload URLs are also the database's.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
-"""HEADs, and GETs of whole small objects, by obstore, which take a quarter of the CPU that boto3 takes for them.
+"""HEADs, and GETs of whole small objects, with obstore, which uses a quarter of boto3's CPU time.
 
-Its errors decide nothing, but for a failed condition: the request is sent once more by boto3.
+After an error of obstore, the request is sent again with boto3, except after a failed condition.
 """
 
 from contextlib import suppress
@@ -15,7 +15,7 @@ OTHER_SIZE = "GetObject returned another size"
 
 
 def read_small(key: str, *, size: int, if_match: str) -> bytes:
-    """Return the bytes of an object of this size. Raises the errors of `read`, and Changed if the size is another."""
+    """Return the bytes of an object of this size. Raises the errors of `read`, and Changed if the size differs."""
     if small_puts.is_possible(key, size):
         with suppress(RequestFailed):
             return get(key, size, if_match)
@@ -39,7 +39,7 @@ def get(key: str, size: int, if_match: str) -> bytes:
     """Return the bytes. Raises the errors of `small_puts.calling`."""
     with small_puts.calling("GetObject") as store:
         result = obstore.get(store, key, options={"if_match": quoted(if_match)})
-        # Never more than `size`.
+        # A larger object is not read.
         content = result.bytes().to_bytes() if result.meta["size"] == size else None
     if content is None:
         raise Changed(OTHER_SIZE)

@@ -1,7 +1,7 @@
-"""PUTs of small objects by obstore, which take a fifth of the CPU that boto3 takes for them.
+"""PUTs of small objects with obstore, which uses a fifth of boto3's CPU time.
 
-Its errors have no status and no code. Therefore, after an error, `commit` checks the object, and repeats the request by
-boto3.
+The errors of obstore have no status and no code. Therefore, after an error, `commit` checks the object, and repeats the
+request with boto3.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig
 
 SMALL_BYTES = 1024 * 1024
-# For the whole request, in which no signal is handled. A slower one is repeated by boto3, which waits longer.
-SECONDS = 10
+# For the whole request, during which no signal is handled. boto3 repeats a slower request, and waits longer.
+TIMEOUT_SECONDS = 10
 # obstore encodes other characters differently.
 PLAIN_KEY = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 
@@ -37,7 +37,7 @@ used_by: set[int] = set()  # process IDs; the threads of obstore do not survive 
 
 
 def is_possible(key: str, size: int) -> bool:
-    """Return whether `put` can store an object of this size in bytes. Not in a process whose parent has used it."""
+    """Return whether `put` can store an object of this size in bytes. A process cannot if its parent has used it."""
     return size <= SMALL_BYTES and PLAIN_KEY.fullmatch(key) is not None and used_by <= {os.getpid()}
 
 
@@ -47,9 +47,9 @@ def put(key: str, content: bytes, *, content_type: str, metadata: Mapping[str, s
     The object is encrypted, and the storage verifies its SHA-256. Raises Changed if the condition is not met, and
     RequestFailed for all other errors.
     """
-    with calling("PutObject") as there:
+    with calling("PutObject") as s3_store:
         result = obstore.put(
-            there,
+            s3_store,
             key,
             content,
             attributes={"Content-Type": content_type, **metadata},
@@ -60,12 +60,12 @@ def put(key: str, content: bytes, *, content_type: str, metadata: Mapping[str, s
 
 
 def put_once(key: str, content: bytes, *, content_type: str, metadata: Mapping[str, str]) -> None:
-    """Store an object that may be missing later, by one request of SECONDS at most. Raises StorageError.
+    """Store an object that is not required later, in one request of at most TIMEOUT_SECONDS. Raises StorageError.
 
-    Call it where no lease is renewed meanwhile.
+    For code without a heartbeat: no lease is renewed during the request.
     """
     if not is_possible(key, 0):
-        raise RequestFailed("this process cannot store an object by one request")
+        raise RequestFailed("this process cannot store an object in one request")
     put(key, content, content_type=content_type, metadata=metadata, if_match=None)
 
 
@@ -73,22 +73,22 @@ def put_once(key: str, content: bytes, *, content_type: str, metadata: Mapping[s
 def calling(operation: str) -> Iterator[S3Store]:
     """Surround a call of obstore. Raises Changed for a failed condition, and RequestFailed for all other errors."""
     used_by.add(os.getpid())
-    with tracing.call(operation) as answered:
+    with tracing.call(operation) as record_status:
         try:
             yield store(main_profile(), bucket())
         except (AlreadyExistsError, PreconditionError):
-            answered(412)
+            record_status(412)
             raise Changed(f"{operation} returned 412") from None
         except (BaseError, OSError) as error:  # may quote the URL
             raise RequestFailed(f"the request failed: {type(error).__name__}", retryable=True, is_outage=True) from None
-        answered(200)
+        record_status(200)
 
 
 @cache
 def store(profile: ClientProfile, name: str) -> S3Store:
     return S3Store(
         name,
-        endpoint=client().meta.endpoint_url,  # also the one that boto3 knows for a region
+        endpoint=client().meta.endpoint_url,  # with AWS, that of the region
         region=profile.region,
         access_key_id=profile.access_key_id.get_secret_value(),
         secret_access_key=profile.secret_access_key.get_secret_value(),
@@ -106,7 +106,7 @@ def options_of(profile: ClientProfile) -> ClientConfig:
     options: ClientConfig = {
         "allow_http": True,
         "connect_timeout": f"{profile.connect_seconds}s",
-        "timeout": f"{min(SECONDS, profile.read_seconds)}s",
+        "timeout": f"{min(TIMEOUT_SECONDS, profile.read_seconds)}s",
         "user_agent": "sluice",
     }
     if ca_file := Session().get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE"):

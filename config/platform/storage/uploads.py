@@ -1,4 +1,4 @@
-"""Streamed uploads: an object becomes visible as a whole, under a condition, or not at all."""
+"""Streamed, atomic uploads: an object becomes visible as a whole if a condition is met, or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from config.platform.storage.commits import (
     commit,
     condition,
     no_checkpoint,
-    signed,
+    with_upload_id,
 )
 from config.platform.storage.errors import RequestFailed
 from config.platform.storage.objects import StoredObject, bare
@@ -34,10 +34,10 @@ class Upload:
     """The upload of one object, as a context manager that aborts an uncommitted upload.
 
     `if_match` is the ETag of the object to replace; with None, no object may exist. `checkpoint` is called before the
-    first request, before each part (from a sending thread, one at a time), and before the commit. An error of it stops
+    first request, before each part (from a sending thread, one at a time), and before the commit. Its exception stops
     the upload, and is raised by the next `write` or by `commit`.
 
-    Memory stays at 32 MiB for any size. Parts after the first 13 GiB are larger, and are in unnamed files on disk. An
+    Memory stays at 32 MiB for any size. Parts after the first 13 GiB are larger, and are buffered in unnamed files. An
     object of one part is a single PUT without threads.
     """
 
@@ -51,7 +51,7 @@ class Upload:
         checkpoint: Callable[[], None],
     ) -> None:
         self._key = key
-        self._headers: dict[str, Any] = {"ContentType": content_type, "Metadata": signed(metadata), **ENCRYPTED}
+        self._headers: dict[str, Any] = {"ContentType": content_type, "Metadata": with_upload_id(metadata), **ENCRYPTED}
         self._if_match = if_match
         self._checkpoint = checkpoint
         self._digest = hashlib.sha256()
@@ -61,7 +61,7 @@ class Upload:
         self._buffer = allocate(self._size)
         self._multipart: Multipart | None = None
         self._parts: list[CompletedPartTypeDef] = []
-        self._over = False
+        self._is_closed = False
         self._by_boto3 = False
 
     def __enter__(self) -> Self:
@@ -73,11 +73,11 @@ class Upload:
         self.abort()
 
     def write(self, block: bytes | bytearray | memoryview) -> None:
-        """Copy the block into the buffer. Blocks while the storage is slower.
+        """Copy the block into the buffer. Blocks while the storage is slower than the caller.
 
         Raises the error of `checkpoint`, or UploadFailed.
         """
-        self._expect_open()
+        self._require_open()
         with as_upload_failures():
             if self._multipart:
                 self._multipart.check()
@@ -95,7 +95,7 @@ class Upload:
 
         Raises the error of `checkpoint`, UploadFailed, or Conflict, after which `replace` may be called.
         """
-        self._expect_open()
+        self._require_open()
         with as_upload_failures():
             self._sent += self._used
             if self._multipart is None:
@@ -108,37 +108,37 @@ class Upload:
     def replace(self, conflict: Conflict) -> StoredObject:
         """Replace the object that caused `conflict`, raised by `commit`, with the same bytes.
 
-        Parts are not sent again, because a multipart upload survives a 412. (Seen on SeaweedFS, and on AWS by others.
-        After a 409, AWS ends the upload, which raises UploadFailed.) Raises the errors of `commit`. Another Conflict
-        means that the object was replaced again.
+        Parts are not sent again, because a multipart upload survives a 412. (Tested on SeaweedFS, and reported for AWS.
+        After a 409, AWS discards the upload, which raises UploadFailed.) Raises the errors of `commit`. Another
+        Conflict means that the object was replaced again.
         """
-        self._expect_open()
+        self._require_open()
         return self._commit(conflict.etag)
 
     def content(self, maximum: int) -> bytes | None:
-        """Return the bytes of an object of at most `maximum`. Call it before the end of the context."""
+        """Return the content of an object of at most `maximum` bytes, or None. Call it inside the context."""
         return bytes(self._last) if self._multipart is None and self._used <= maximum else None
 
     def abort(self) -> None:
-        """Abort an uncommitted upload. It may be called repeatedly, and does nothing after a commit.
+        """Abort an uncommitted upload. Can be called repeatedly. Does nothing after a commit.
 
-        A commit in another thread, which a signal may leave running, raises ValueError before its next request.
+        A signal may leave a commit running in another thread. It raises ValueError before its next request.
         """
         if self._multipart:
-            if not self._over:
+            if not self._is_closed:
                 self._multipart.abort()
             self._multipart.free()
-        self._over = True  # before the buffer is gone
-        self._buffer = NOTHING  # errors may keep this upload alive
+        self._is_closed = True  # before the buffer is released
+        self._buffer = NOTHING  # exceptions may keep this upload alive
 
     @property
     def _last(self) -> memoryview:
         """The bytes written since the last part."""
         return memoryview(self._buffer)[: self._used]
 
-    def _expect_open(self) -> None:
-        if self._over:
-            # Otherwise, the last part would be committed alone.
+    def _require_open(self) -> None:
+        if self._is_closed:
+            # Otherwise, only the last part would be committed.
             raise ValueError("the upload has ended")
 
     def _send_part(self) -> None:
@@ -163,7 +163,7 @@ class Upload:
                 if_match=if_match,
                 checkpoint=self._checkpoint,
             )
-        self._over = True
+        self._is_closed = True
         return StoredObject(key=self._key, etag=etag, size=self._sent, sha256=self._digest.hexdigest())
 
     def _put(self, if_match: str | None) -> str:
@@ -172,7 +172,7 @@ class Upload:
         # The hash of a single part is the hash of the file, so the storage can verify it without extra work.
         checksum = base64.b64encode(self._digest.digest()).decode()
         with body(self._last) as content:
-            self._expect_open()
+            self._require_open()
             reply = client().put_object(
                 Bucket=bucket(),
                 Key=self._key,
@@ -186,7 +186,7 @@ class Upload:
     def _put_small(self, if_match: str | None) -> str:
         metadata, content_type = self._headers["Metadata"], self._headers["ContentType"]
         content = bytes(self._last)
-        self._expect_open()
+        self._require_open()
         try:
             return small_puts.put(self._key, content, content_type=content_type, metadata=metadata, if_match=if_match)
         except RequestFailed:

@@ -1,7 +1,7 @@
 """Check that the object storage accepts writes, before work whose result must be stored.
 
-A storage that is full or read-only still responds to all other requests. So a worker starts work only after a write of
-its process has succeeded.
+A storage that is full or read-only still responds to other requests. So a worker process starts work only after one of
+its writes has succeeded.
 """
 
 import threading
@@ -11,7 +11,7 @@ from uuid import uuid4
 from config.platform.storage.clients import bucket, connect, main_profile
 from config.platform.storage.errors import StorageError, attempt
 
-# The sweep deletes leftovers, and does not count them as violations of a receipt's lifetime.
+# The sweep deletes leftover objects with this prefix, and does not report them as overdue receipts.
 PREFIX = "_receipts/probe/"
 
 # Set at the start of the process, and after a failed write.
@@ -20,7 +20,7 @@ suspected.set()
 
 
 def suspect() -> None:
-    """Let the next `require_writable` write an object."""
+    """Make the next `require_writable` write an object."""
     suspected.set()
 
 
@@ -37,5 +37,5 @@ def require_writable() -> None:
     key = f"{PREFIX}{uuid4().hex}"
     attempt(lambda: client.put_object(Bucket=bucket(), Key=key, Body=b"A probe of a worker. It may be deleted.\n"))
     suspected.clear()
-    with suppress(StorageError):  # the sweep does it
+    with suppress(StorageError):  # the sweep deletes it
         attempt(lambda: client.delete_object(Bucket=bucket(), Key=key))

@@ -1,1 +1,1 @@
-"""Shared parts of the web pages. Each app has its own pages in `<app>/pages`."""
+"""Shared parts of the web pages. The pages of each app are in `<app>/pages`."""

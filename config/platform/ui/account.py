@@ -45,7 +45,7 @@ class TokenForm(forms.Form):
         choices=list(SCOPES.items()),
         required=False,
         widget=forms.CheckboxSelectMultiple,
-        help_text="Changing does not include reading. Without a choice, the token permits all that you may do.",
+        help_text="Change access does not include read access. If you select none, the token has all your permissions.",
     )
 
 
@@ -55,8 +55,8 @@ ONCE = "form_of_the_newest_token"  # session key
 class Account(Page):
     """The list of tokens. A new token is shown once, in the response to its POST.
 
-    A redirect would have to store the token in the meantime. Instead, each form has an ID, and a reload that sends the
-    form again creates nothing.
+    A redirect would have to store the token until the next request. Instead, each form has an ID, and a reload that
+    sends the form again creates no token.
     """
 
     audited = CHANGES
@@ -86,12 +86,12 @@ class Account(Page):
                 request, "This token was already created and is not shown again. Create another one if you lost it."
             )
         elif form.is_valid():
-            wanted = form.cleaned_data
+            values = form.cleaned_data
             try:
                 _, new_token = tokens.create(
-                    self.user, name=wanted["name"], limits=wanted["scopes"], days=wanted["days"]
+                    self.user, name=values["name"], limits=values["scopes"], days=values["days"]
                 )
-                request.session[ONCE] = str(wanted["once"])
+                request.session[ONCE] = str(values["once"])
             except Problem as problem:
                 messages.error(request, problem_text(problem))
         return self.render_to_response(self.get_context_data(form=form if form.errors else None, new_token=new_token))

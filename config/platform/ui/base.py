@@ -1,7 +1,7 @@
 """Base classes of pages and actions. Both require a signed-in user; actions show problems as messages.
 
-Pages call the same functions as the API. State changes are POSTs that end in a redirect, so that a reload repeats
-nothing. htmx fetches fragments of the same pages, and no action needs it.
+Pages call the same functions as the API. State changes are POSTs that respond with a redirect, so that a reload repeats
+nothing. htmx only fetches fragments of these pages. All actions work without it.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ Row = TypeVar("Row")
 
 
 class RateLimitedView:
-    """The user and the rate limit of the corresponding API request. Pages without such a request set no `throttle`."""
+    """Mixin with the user, and the rate limit of the corresponding API request. Other pages set no `throttle`."""
 
     request: HttpRequest
     throttle: ClassVar[type[Throttle] | None] = None
@@ -102,7 +102,7 @@ def redirect_page(request: HttpRequest, url: str) -> HttpResponse:
 
 
 class Action(LoginRequiredMixin, RateLimitedView, View):
-    """An action behind a button. `act` returns a message, `next_url` the next page. Problems become messages."""
+    """The view of a button. `act` returns a message, `next_url` the next page. Problems become messages."""
 
     http_method_names: ClassVar[list[str]] = ["post"]  # type: ignore[misc]
     entry: LogEntry | None = None  # the record of a change to another user's row
@@ -126,7 +126,7 @@ class Action(LoginRequiredMixin, RateLimitedView, View):
         return redirect(self.next_url(**kwargs))
 
     def record_change(self, row: Any) -> None:
-        """Record a change of staff to another user's row before it is made, so that no crash leaves it unrecorded."""
+        """Record a staff change to another user's row before it is made, so that a crash cannot leave it unrecorded."""
         self.entry = staff.record(self.user, row, f"On the web page: {type(self).__name__}")
 
     def act(self, *args: Any, **kwargs: Any) -> str:
@@ -139,10 +139,10 @@ class Action(LoginRequiredMixin, RateLimitedView, View):
 
 
 def api_request(request: HttpRequest) -> Request:
-    """Return the request as DRF's, authenticated by the session, for the API's functions and throttles."""
+    """Wrap the request, authenticated by the session, for DRF: the API's functions and throttles need it."""
     drf_request = Request(request)
     drf_request.user = request.user
-    drf_request.auth = None  # else reading it authenticates again, and sets the page's user to AnonymousUser
+    drf_request.auth = None  # otherwise, reading it authenticates again and sets the page's user to AnonymousUser
     return drf_request
 
 
@@ -172,7 +172,7 @@ WIDTH, MIN_WIDTH = 1000, 6  # of a progress bar and of its smallest visible part
 
 
 def segments(counts: Iterable[tuple[str, int]], total: int) -> list[dict[str, Any]]:
-    """Return the segments of a progress bar from the left: status, x, and width. What is left is its background."""
+    """Return the segments of a progress bar from the left: status, x, and width. The background shows the rest."""
     x, found = 0, []
     for status, number in counts:
         if number:
@@ -183,8 +183,10 @@ def segments(counts: Iterable[tuple[str, int]], total: int) -> list[dict[str, An
 
 
 def run_each(rows: Sequence[Row], run: Callable[[Row], object], *, stop: type[Problem]) -> tuple[int, str]:
-    """Run an action on each row, until a problem of the class `stop`. Return the number of successes, and the reasons
-    of the refusals with their numbers."""
+    """Run an action on each row, until a problem of the class `stop`.
+
+    Return the number of successes, and the reasons of the refusals with their counts.
+    """
     refusals: Counter[str] = Counter()
     for number, row in enumerate(rows):
         try:
@@ -207,9 +209,9 @@ def validated(serializer: type[StrictSerializer], data: Any) -> Any:
 
 
 def show_in(form: Form, problem: Problem, *, fields: Callable[[str], str | None]) -> None:
-    """Add the errors of a refused body to the form's fields.
+    """Show the errors of a rejected request body at the form's fields.
 
-    `fields` returns the field of a JSON Pointer. Errors without a known field are shown above the form.
+    `fields` returns the field for a JSON Pointer. Errors without a known field are shown above the form.
     """
     if not isinstance(problem, BadInput):
         form.add_error(None, problem_text(problem))
@@ -220,9 +222,9 @@ def show_in(form: Form, problem: Problem, *, fields: Callable[[str], str | None]
 
 
 def first_page(request: HttpRequest, **values: str) -> str:
-    """Return the query string of the first page of a list with its filters and these, such as `?q=a&status=failed`.
+    """Return the query string of a list's first page, such as `?q=a&status=failed`.
 
-    Empty values remove a filter.
+    It has the current filters, changed by `values`. An empty value removes a filter.
     """
     query = request.GET.copy()
     for name, value in {CURSOR: "", **values}.items():

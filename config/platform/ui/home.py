@@ -27,5 +27,5 @@ class Home(TemplateView):
 
 
 def not_found(request: HttpRequest, **_: str) -> HttpResponse:
-    """Return the 404 page, also with DEBUG, where Django would list all URLs."""
+    """Return the 404 page. With DEBUG, Django would list all URLs instead."""
     return page_not_found(request, Http404())

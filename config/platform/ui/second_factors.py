@@ -1,4 +1,4 @@
-"""Pages of second factors: the second step of a sign-in, and the user's own factors."""
+"""Pages of second factors: the second step of a sign-in, and the management of the user's factors."""
 
 import time
 from typing import Any, cast
@@ -25,7 +25,8 @@ from config.platform.ui import sign_in
 from config.platform.ui.base import Action, Page, problem_text, too_many_attempts
 
 CONFIRMED_FOR = 600  # seconds
-# Of an authenticator app: else they could be guessed within weeks. Security keys and recovery codes still work then.
+# Attempts with codes of an authenticator app. Without this limit, a code could be guessed within weeks. Security keys
+# and recovery codes still work after it is reached.
 CODES_PER_DAY = limits.RateLimitItemPerDay(50, namespace="codes_of_a_user")
 # Keys of the session
 NEW_SECRET = "new_authenticator_app"
@@ -101,7 +102,7 @@ class Step(FormView):
             return sign_in.complete(request, self.user)
         sign_in.log.warning("second_factor_failed")
         user_login_failed.send(__name__, credentials={"username": self.user.get_username()}, request=request)
-        messages.error(request, "Incorrect code or security key. A code is accepted once.")
+        messages.error(request, "Incorrect code or security key. Each code works only once.")
         return redirect("sign-in-second-factor")
 
     def refuse(self, request: HttpRequest, seconds: int) -> HttpResponse:
@@ -121,8 +122,8 @@ class Step(FormView):
 # ---- The user's own factors -----------------------------------------------------------------------------------------
 
 
-class Confirmed(Page):
-    """A page for local users who entered their password within CONFIRMED_FOR, because a session may be stolen."""
+class PasswordConfirmedPage(Page):
+    """A page for local users, who must enter their password every CONFIRMED_FOR seconds: the session may be stolen."""
 
     audited = CHANGES
 
@@ -131,14 +132,14 @@ class Confirmed(Page):
             return self.handle_no_permission()
         if Identity.objects.filter(user_id=request.user.pk).exists():
             return redirect("second-factors")
-        if is_from_before(request):
+        if predates_second_factor(request):
             return sign_in_again(request)
         if not is_confirmed(request):
             return redirect(f"{reverse('confirm-password')}?{urlencode({'next': request.path})}")
         return super().dispatch(request, *args, **kwargs)
 
-    def added(self, request: HttpRequest) -> HttpResponse:
-        """Show new recovery codes after the first factor, and the list after each other one."""
+    def respond_after_adding(self, request: HttpRequest) -> HttpResponse:
+        """Show new recovery codes after the first factor, and the list of factors after further ones."""
         request.session[second_factor.VERIFIED] = True
         if self.user.recovery_codes.exists():
             messages.success(request, "Second factor added.")
@@ -146,8 +147,8 @@ class Confirmed(Page):
         return show_codes(self)
 
 
-def is_from_before(request: HttpRequest) -> bool:
-    """Return whether the session had no second factor, although the user has one: it is older, and may be stolen."""
+def predates_second_factor(request: HttpRequest) -> bool:
+    """Return whether the session was opened without the second factor that the user has now. It may be stolen."""
     return second_factor.is_enabled(cast("User", request.user)) and not request.session.get(second_factor.VERIFIED)
 
 
@@ -206,7 +207,7 @@ class Confirm(Page):
         return self.render_to_response(self.get_context_data(form=form, next=next_url))
 
 
-class AddApp(Confirmed):
+class AddApp(PasswordConfirmedPage):
     """Registration of an authenticator app. The secret stays in the session until a code proves that the app has it."""
 
     template_name = "config/add_app.html"
@@ -227,14 +228,14 @@ class AddApp(Confirmed):
             try:
                 if second_factor.add_app(self.user, secret, form.cleaned_data["code"], form.cleaned_data["name"]):
                     del request.session[NEW_SECRET]
-                    return self.added(request)
+                    return self.respond_after_adding(request)
                 form.add_error("code", "Incorrect code. Check the clock of the device.")
             except Problem as problem:
                 form.add_error(None, problem_text(problem))
         return self.render_to_response(self.get_context_data(form=form))
 
 
-class AddKey(Confirmed):
+class AddKey(PasswordConfirmedPage):
     """Registration of a security key, or a passkey of the device. Needs JavaScript."""
 
     template_name = "config/add_key.html"
@@ -250,17 +251,17 @@ class AddKey(Confirmed):
     def post(self, request: HttpRequest) -> HttpResponse:
         form, state = NewKeyForm(request.POST), request.session.pop(KEY_STATE, None)
         if state and form.is_valid():
-            wanted = form.cleaned_data
+            values = form.cleaned_data
             try:
-                if second_factor.add_key(request, self.user, state, wanted["credential"], wanted["name"]):
-                    return self.added(request)
+                if second_factor.add_key(request, self.user, state, values["credential"], values["name"]):
+                    return self.respond_after_adding(request)
                 form.add_error(None, "The response of the security key is invalid. Try again.")
             except Problem as problem:
                 form.add_error(None, problem_text(problem))
         return self.render_to_response(self.get_context_data(form=form))
 
 
-class Codes(Confirmed):
+class Codes(PasswordConfirmedPage):
     """Replacement of the recovery codes, which are shown once."""
 
     http_method_names = ("post",)
@@ -274,13 +275,13 @@ class Codes(Confirmed):
 
 
 class Remove(Action):
-    """Removal of a second factor. The last one stays while the user must have one."""
+    """Removal of a second factor. The last one cannot be removed while the user must have one."""
 
     audited = CHANGES
 
     def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
         require_first(self.user.second_factors.filter(pk=kwargs["factor_id"]), second_factor.NoSuchFactor)
-        if is_from_before(request):
+        if predates_second_factor(request):
             return sign_in_again(request)
         if not is_confirmed(request):
             return redirect(f"{reverse('confirm-password')}?{urlencode({'next': reverse('second-factors')})}")

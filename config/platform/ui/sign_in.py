@@ -22,7 +22,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.generic import RedirectView, View
 
 from config.platform.http import second_factor, single_sign_on
-from config.platform.http.addresses import counted_as
+from config.platform.http.addresses import rate_limit_key
 from config.platform.http.audit import NOTHING
 from config.platform.http.error_handling import respond_page
 from config.platform.http.problems import Problem
@@ -33,33 +33,34 @@ from config.platform.ui.sign_in_records import WAIT
 
 log = structlog.get_logger(__name__)
 
-BY_NAME = 30
+NAME_RATE_FACTOR = 30  # the rate limit per username, as a multiple of the limit per address
 # Keys of the session
 PENDING = "sign_in_pending"  # a correct password that waits for the second factor
 CONFIRMED = "password_confirmed_at"  # Unix time
 NEXT = "sign_in_next"
-STATES = "_state_oidc_"  # of Authlib, one for each sign-in that was begun
+STATES = "_state_oidc_"  # prefix of the keys of Authlib, one for each sign-in that was started
 PENDING_SECONDS, PENDING_ATTEMPTS = 300, 5
 MAX_NEXT = 2_000  # characters
+# Paths that users without a required second factor can open.
 BEFORE_SETUP = ("/app/sign-in", "/app/sign-out", "/app/account/second-factors", "/admin/login/", "/admin/logout/")
 
 
 class Backend(ModelBackend):
-    """Password check with rate limits: SIGN_IN_RATE per address, and BY_NAME times that per username.
+    """Password check with rate limits: SIGN_IN_RATE per address, NAME_RATE_FACTOR times that per username.
 
     Correct passwords count too. The limit per address stops guesses of many usernames; the limit per username stops
     guesses from many addresses. Attempts that the address limit refuses do not count for the username, so that one
     address cannot lock users out. Without Valkey the limits are off, so that staff can still sign in to fix it.
     """
 
-    def authenticate(self, request: HttpRequest | None, **words: Any) -> User | None:  # type: ignore[override]
+    def authenticate(self, request: HttpRequest | None, **credentials: Any) -> User | None:  # type: ignore[override]
         """Check the rate limits, then the credentials: `username` and `password`."""
-        if request is not None and (seconds := seconds_to_wait(request, words.get("username") or "")):
+        if request is not None and (seconds := seconds_to_wait(request, credentials.get("username") or "")):
             setattr(request, WAIT, seconds)
             log.warning("sign_in_refused", seconds=seconds)
             raise PermissionDenied  # stops Django from trying other backends
-        user = super().authenticate(request, **words)
-        # A local password must not be a way around the provider.
+        user = super().authenticate(request, **credentials)
+        # A local password must not bypass the identity provider.
         return None if user and Identity.objects.filter(pk=user.pk).exists() else user
 
     def get_user(self, user_id: int) -> User | None:
@@ -72,8 +73,10 @@ def seconds_to_wait(request: HttpRequest, name: str) -> int:
     """Count an attempt and return 0, or return the seconds until the next one is allowed."""
     name_hash = sha256(name.casefold().encode()).hexdigest()  # usernames are personal data of any length
     by_address = rate("sign_in_rate")
-    by_name = type(by_address)(by_address.amount * BY_NAME, by_address.multiples, namespace="sign_in_rate_of_a_name")
-    return limiter().wait(by_address, f"from:{counted_as(request)}") or limiter().wait(by_name, f"as:{name_hash}")
+    by_name = type(by_address)(
+        by_address.amount * NAME_RATE_FACTOR, by_address.multiples, namespace="sign_in_rate_of_a_name"
+    )
+    return limiter().wait(by_address, f"from:{rate_limit_key(request)}") or limiter().wait(by_name, f"as:{name_hash}")
 
 
 class SignInForm(AuthenticationForm):
@@ -89,7 +92,7 @@ class SignInForm(AuthenticationForm):
 
 
 class SignIn(LoginView):
-    """The page with the password, which is also there with single sign-on, for local accounts."""
+    """The page with the password form. With single sign-on, local accounts still use it."""
 
     audited = NOTHING
     template_name = "config/sign_in.html"
@@ -140,7 +143,7 @@ def complete(request: HttpRequest, user: User) -> HttpResponse:
 
 
 class Authentication(AuthenticationMiddleware):
-    """Django's middleware, which also leads users who need a second factor to the page that sets it up."""
+    """Django's middleware, which also redirects users without a required second factor to the setup page."""
 
     def process_request(self, request: HttpRequest) -> HttpResponse | None:  # type: ignore[override]
         super().process_request(request)
@@ -159,7 +162,7 @@ class Authentication(AuthenticationMiddleware):
 
 
 class AdminSignIn(RedirectView):
-    """The admin's sign-in page, which is the one of all pages."""
+    """A redirect from the admin's sign-in page to the common one."""
 
     audited = NOTHING
     pattern_name = "sign-in"
@@ -170,7 +173,7 @@ class AdminSignIn(RedirectView):
 
 
 class ProviderView(View):
-    """A step of single sign-on, rate-limited because each makes a session and requests to the identity provider."""
+    """A step of single sign-on, rate-limited because it creates a session and sends requests to the provider."""
 
     audited = NOTHING
     step: str
@@ -178,7 +181,7 @@ class ProviderView(View):
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if not single_sign_on.is_on():
             return redirect("sign-in")
-        if seconds := limiter().wait(rate("sign_in_rate"), f"{self.step}:{counted_as(request)}"):
+        if seconds := limiter().wait(rate("sign_in_rate"), f"{self.step}:{rate_limit_key(request)}"):
             return refuse(request, too_many_attempts(seconds))
         return super().dispatch(request, *args, **kwargs)
 
@@ -189,7 +192,7 @@ class SingleSignOn(ProviderView):
     step = "sso"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        for name in [name for name in request.session.keys() if name.startswith(STATES)]:  # noqa: SIM118 - no dictionary
+        for name in [name for name in request.session.keys() if name.startswith(STATES)]:  # noqa: SIM118 - a session is not a dictionary
             del request.session[name]
         next_url = request.GET.get("next", "")
         request.session[NEXT] = next_url if len(next_url) <= MAX_NEXT else ""
@@ -200,7 +203,7 @@ class SingleSignOn(ProviderView):
 
 
 class Callback(ProviderView):
-    """The redirect of the identity provider."""
+    """The page to which the identity provider redirects the user back."""
 
     step = "sso-callback"
 

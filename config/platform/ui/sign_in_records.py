@@ -1,4 +1,4 @@
-"""Entries of the audit log for each sign-in and sign-out, on pages and in the admin, also refused ones.
+"""Audit entries of each sign-in, refused sign-in, and sign-out, on pages and in the admin.
 
 Every process imports this module; `sign_in` with its libraries would take 15 MB in each worker.
 """
@@ -29,14 +29,14 @@ def record_sign_out(request: HttpRequest, user: User | None, **_signal: Any) -> 
 
 @receiver(user_login_failed, dispatch_uid="audit_refused_sign_in")
 def record_refusal(credentials: dict[str, Any], request: HttpRequest | None = None, **_signal: Any) -> None:
-    """Record a refused sign-in with the account, if it exists: people type passwords into the field for the name.
+    """Record a refused sign-in, with the user if it exists. The name is not stored: it may be a mistyped password.
 
-    Attempts above the rate limit are not recorded, because their number has no limit.
+    Attempts above the rate limit are not recorded, because their number is unbounded.
     """
     if request is None or hasattr(request, WAIT):
         return
-    known = User.objects.filter(username=credentials.get("username") or "").values_list("pk", flat=True).first()
-    record(request, "sign-in", known, AuditEntry.Outcome.REFUSED)
+    user_id = User.objects.filter(username=credentials.get("username") or "").values_list("pk", flat=True).first()
+    record(request, "sign-in", user_id, AuditEntry.Outcome.REFUSED)
 
 
 def record(request: HttpRequest, action: str, user_id: int | None, outcome: str) -> None:

@@ -1,4 +1,4 @@
-"""URLs of pages that belong to no app. Pages for signed-in users start with /app/."""
+"""URLs of pages outside the apps. Pages for signed-in users start with /app/."""
 
 from django.contrib.auth.views import LogoutView
 from django.urls import path
@@ -28,6 +28,6 @@ urlpatterns = [
         second_factors.Remove.as_view(),
         name="remove-second-factor",
     ),
-    path("admin/password_change/", RedirectView.as_view(pattern_name="password")),  # which limits the attempts
-    path("admin/login/", sign_in.AdminSignIn.as_view()),  # before the admin's own, which has no second factor
+    path("admin/password_change/", RedirectView.as_view(pattern_name="password")),  # this page limits the attempts
+    path("admin/login/", sign_in.AdminSignIn.as_view()),  # replaces the admin's page, which has no second factor
 ]

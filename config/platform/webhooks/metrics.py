@@ -1,4 +1,4 @@
-"""Metrics of webhooks. Each is counted right after the commit of the change that it counts."""
+"""Metrics of webhooks. Each is incremented right after the commit of the change that it counts."""
 
 from config.platform.observability.counters import counter
 

@@ -1,4 +1,4 @@
-"""Rows of webhooks, their deliveries, and attempts."""
+"""Models of webhooks, their deliveries, and attempts."""
 
 import uuid
 
@@ -24,7 +24,7 @@ TEST = "webhook.test"  # type of test deliveries; not an EventType, since users 
 
 
 class Webhook(models.Model):
-    """Subscription of a user's endpoint to events.
+    """The subscription of a user's endpoint to events.
 
     Secrets are stored in plain text because signing needs them. They are shown once, when they are created.
     """
@@ -57,14 +57,14 @@ class Delivery(models.Model):
     """One event for one webhook. Its id is the `webhook-id` header."""
 
     class Status(models.TextChoices):
-        PENDING = "pending"  # waits for its next attempt; or is being sent, then it has a token
+        PENDING = "pending"  # waits for its next attempt or, with a token, is being sent
         DELIVERED = "delivered"
         FAILED = "failed"
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     webhook = models.ForeignKey(Webhook, models.CASCADE, related_name="deliveries")
     job = models.ForeignKey("exports.Job", models.SET_NULL, null=True, blank=True, related_name="+")
-    # Of events that are not of a job. No foreign key: the log stays when a document is deleted.
+    # For events of other objects than jobs. Not a foreign key: the delivery log remains when a document is deleted.
     subject = models.CharField(max_length=64, default="", db_default="", blank=True, help_text="Such as document:17")
     seq = models.BigIntegerField(null=True, blank=True, help_text="Grows with each event of a subject. Null for a test")
     type = models.CharField(max_length=32)
@@ -86,7 +86,7 @@ class Delivery(models.Model):
             models.Index(
                 fields=["webhook", "-created_at", "-id"], name="exports_delivery_failed", condition=Q(status="failed")
             ),
-            # For staff, and for the deletion of old ones.
+            # For staff, and for the deletion of old deliveries.
             models.Index(fields=["-created_at", "-id"], name="exports_delivery_of_all"),
         ]
         constraints = [

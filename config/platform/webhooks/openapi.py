@@ -1,4 +1,4 @@
-"""Webhooks in the OpenAPI document: the common part of all requests that Sluice sends, and the test."""
+"""Webhooks in the OpenAPI document: the common parts of all requests that Sluice sends, and the test delivery."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ RECEIVED = {"2XX": OpenApiResponse(description="The event was received.")}
 
 
 def event(hook: EventType, *, operation_id: str, summary: str, body: Any, data: Any, at: str) -> OpenApiWebhook:
-    """Return the webhook of an event. `body`: its type. `data`: an example, of an event at this time."""
+    """Return the webhook of an event. `body`: the type of its body. `data`, `at`: example data and time."""
     return OpenApiWebhook(
         hook.value,
         extend_schema(
@@ -64,8 +64,8 @@ TEST = OpenApiWebhook(
 )
 
 
-def without_other_paths(endpoints: list[tuple[str, ...]], **_later: Any) -> list[tuple[str, ...]]:
-    """Leave out the other paths of the resource `/exports/webhooks`. A preprocessing hook."""
+def omit_alternative_paths(endpoints: list[tuple[str, ...]], **_later: Any) -> list[tuple[str, ...]]:
+    """Omit the alternative paths of the resource `/exports/webhooks`. A preprocessing hook."""
     return [endpoint for endpoint in endpoints if not endpoint[0].startswith(("/webhooks", "/api/v1/etl/webhooks"))]
 
 

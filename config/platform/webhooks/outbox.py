@@ -1,4 +1,4 @@
-"""Outbox of webhooks: events become deliveries, and old deliveries are deleted.
+"""Outbox of webhooks: turns events into deliveries, and deletes old deliveries.
 
 Producers call `publish` or `add` in the transaction of the change that the event reports.
 """
@@ -24,9 +24,9 @@ log = structlog.get_logger(__name__)
 RETENTION = timedelta(days=30)
 PRUNE_BATCH = 500
 
-# A webhook receives no events of jobs from before its creation. Other events are inserted as they happen, and their
-# time may be by another clock. FOR KEY SHARE waits for a webhook that is being deleted. The conflicts are those of the
-# two unique keys, of jobs and of other subjects.
+# A webhook receives no job events from before its creation. Other events are inserted as they happen, and their time
+# may be that of another clock. FOR KEY SHARE waits for a webhook that is being deleted. A conflict of either unique
+# key, that of jobs or that of other subjects, means that the delivery exists.
 ADD = """
 INSERT INTO exports_delivery (id, webhook_id, job_id, subject, seq, type, body, status, attempts)
 SELECT gen_random_uuid(), w.id, %(job)s, %(subject)s, %(seq)s, %(type)s, %(body)s, 'pending', 0
@@ -43,7 +43,7 @@ def publish(event_type: str, *, user_id: int, subject: str, seq: int, at: dateti
     """Add the deliveries of an event, and wake workers to send them after the commit. Return their number.
 
     Call it in the transaction that writes the final state, after the UPDATE whose row count shows that this process
-    ended the subject. Then there is no end without its event, and no event without its end. A batch does it like this:
+    made the change. Then the final state and its event are always committed together. For example, a batch:
 
         with transaction.atomic():
             if Batch.objects.filter(pk=batch.pk, status="running").update(status=status, run=F("run") + 1):
@@ -52,10 +52,10 @@ def publish(event_type: str, *, user_id: int, subject: str, seq: int, at: dateti
                     at=batch.finished_at, data=representation.batch(batch),
                 )
 
-    `subject`: a kind and an id, such as `batch:7`, in at most 64 characters. The kind is the name of the URL of its
-    page, which the delivery log links to. `seq`: grows with each event of a subject. A webhook gets the events of one
-    subject in this order. Adding an event with the same subject and number again adds no delivery. `data`: what is true
-    now, as the API's `GET` shows it. A delivery never reads the subject again.
+    `subject`: a kind and an id, such as `batch:7`, in at most 64 characters. The kind is the URL name of its page,
+    which the delivery log links to. `seq`: increases with each event of a subject. A webhook receives the events of one
+    subject in this order. Publishing the same subject and number again adds no delivery. `data`: the current state, in
+    the format of the API's `GET`. A delivery never reads the subject again.
     """
     added = insert(event_type, user_id=user_id, subject=subject, seq=seq, at=at, data=data)
     if added:
@@ -64,7 +64,7 @@ def publish(event_type: str, *, user_id: int, subject: str, seq: int, at: dateti
 
 
 def add(event_type: str, *, user_id: int, job_id: UUID, seq: int, at: datetime, data: Mapping[str, Any]) -> int:
-    """Add the deliveries of a job's event, which its caller sends or wakes workers for. Return their number."""
+    """Add the deliveries of a job's event. The caller sends them or wakes workers. Return their number."""
     return insert(event_type, user_id=user_id, job_id=job_id, seq=seq, at=at, data=data)
 
 
@@ -86,7 +86,7 @@ def insert(
 
 
 def envelope(event_type: str, *, at: datetime, data: Mapping[str, Any]) -> str:
-    """Return the body by Standard Webhooks, with values rendered as in the API."""
+    """Return the body as defined by Standard Webhooks, with values rendered as in the API."""
     text: bytes = JSONRenderer().render({"type": event_type, "timestamp": at, "data": data})
     return text.decode()
 
@@ -94,8 +94,8 @@ def envelope(event_type: str, *, at: datetime, data: Mapping[str, Any]) -> str:
 def due(*, limit: int) -> int:
     """Return the number of due deliveries, at most `limit`."""
     is_free = Q(lease_until=None) | Q(lease_until__lt=Now())
-    is_wanted = (Q(webhook__enabled=True) | Q(type=TEST)) & Q(webhook__user__is_active=True)
-    found = Delivery.objects.filter(is_free, is_wanted, status=Delivery.Status.PENDING, available_at__lte=Now())
+    is_enabled = (Q(webhook__enabled=True) | Q(type=TEST)) & Q(webhook__user__is_active=True)
+    found = Delivery.objects.filter(is_free, is_enabled, status=Delivery.Status.PENDING, available_at__lte=Now())
     return len(found.values_list("pk")[:limit])
 
 
@@ -108,7 +108,7 @@ def prune() -> int:
 
 
 def prune_batch() -> int:
-    """Delete a batch, without deliveries that are being sent, such as the redelivery of an old one."""
+    """Delete a batch. Skip deliveries that are being sent, such as redeliveries of old ones."""
     old = Delivery.objects.filter(created_at__lt=Now() - RETENTION, token=None)
     with transaction.atomic():
         batch = list(old.select_for_update(skip_locked=True).values_list("pk", flat=True)[:PRUNE_BATCH])

@@ -10,8 +10,10 @@ MAX_LOG_ATTEMPTS = 20  # the newest attempts of a delivery
 
 
 def with_log(deliveries: QuerySet[Delivery]) -> QuerySet[Delivery]:
-    """Fetch the data of `delivery` below, in two queries for any number of deliveries and attempts: repeated
-    redeliveries make a log of any length."""
+    """Fetch the data that `delivery` represents, in two queries for any number of deliveries.
+
+    Only the newest attempts are fetched, because repeated redeliveries can make the log very long.
+    """
     age = Window(RowNumber(), partition_by="delivery_id", order_by=("-at", "-id"))
     newest = Attempt.objects.alias(age=age).filter(age__lte=MAX_LOG_ATTEMPTS).order_by("at", "id")
     return deliveries.select_related("webhook").prefetch_related(Prefetch("log", queryset=newest)).defer("body")

@@ -1,4 +1,4 @@
-"""One request to a webhook's receiver."""
+"""A request to a webhook's receiver."""
 
 import ssl
 import time
@@ -16,7 +16,7 @@ from config.platform.webhooks import url_guard
 
 log = structlog.get_logger(__name__)
 
-ATTEMPT_SECONDS = 15  # for all of it: DNS, connection, TLS, request, and response
+ATTEMPT_SECONDS = 15  # in total, for DNS, connection, TLS, request, and response
 MAX_RESPONSE_BYTES = 64 * 1024
 MAX_RETRY_AFTER = 24 * 3600
 UNEXPECTED = "unexpected error"
@@ -37,7 +37,7 @@ class WebhookResponse:
 
 
 def post(url: str, *, body: bytes, headers: dict[str, str]) -> WebhookResponse:
-    """Post once, within ATTEMPT_SECONDS. Never raises for a failure of the receiver, which is returned as `error`."""
+    """Post once, within ATTEMPT_SECONDS. A failure of the receiver is returned as `error`, and never raised."""
     began = time.monotonic()
     status, delay, error = None, 0.0, ""
     try:
@@ -55,7 +55,8 @@ def post(url: str, *, body: bytes, headers: dict[str, str]) -> WebhookResponse:
     seconds = time.monotonic() - began
     if status is None:
         return WebhookResponse(error=error, seconds=seconds)
-    return WebhookResponse(status=status, retry_after=delay, seconds=seconds)  # a bad body does not undo the status
+    # An invalid body does not change the result.
+    return WebhookResponse(status=status, retry_after=delay, seconds=seconds)
 
 
 def discard_body(response: httpx2.Response) -> None:

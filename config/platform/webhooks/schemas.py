@@ -1,4 +1,4 @@
-"""Types of response bodies. `representation` builds them, and the OpenAPI document is derived from them."""
+"""Types of webhook bodies. `representation` builds them, and the OpenAPI document is generated from them."""
 
 from datetime import datetime
 from typing import Annotated, TypedDict

@@ -24,16 +24,16 @@ from config.platform.webhooks.wakeups import wake_senders
 log = structlog.get_logger(__name__)
 
 MINUTE, HOUR = 60, 3600
-# Seconds after each failed attempt, three days in all.
+# Seconds to wait after each failed attempt, three days in total.
 SCHEDULE = (5, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR)
 ATTEMPTS = len(SCHEDULE) + 1
 # A webhook that fails for this long is disabled until its owner enables it.
 DISABLE_ATTEMPTS, DISABLE_SECONDS = 10, 3 * 24 * HOUR
-CLAIM_ATTEMPTS = 10  # lost races against other workers; after that the reaper's next wake-up message is soon enough
-MAX_PARALLEL_PER_USER = 2  # webhooks of one user that four workers send to at the same time
+CLAIM_ATTEMPTS = 10  # lost races against other workers; after these, the reaper's next wake-up message is soon enough
+MAX_PARALLEL_PER_USER = 2  # webhooks of one user to which the four workers send at the same time
 LEASE_SECONDS = 2 * request.ATTEMPT_SECONDS
-DRAIN_SECONDS = 5  # that a task runs before it returns to Celery
-# A message that waits in Celery for longer than the broker's visibility timeout is delivered again and again.
+DRAIN_SECONDS = 5  # after which a Celery task sends a new wake-up message and returns
+# A message with a countdown beyond the broker's visibility timeout would be redelivered repeatedly.
 MAX_WAKEUP_DELAY = 60
 
 
@@ -54,11 +54,11 @@ class ClaimedDelivery:
 
 # ---- Claim ----------------------------------------------------------------------------------------------------------
 
-# A test is not retried: its user is waiting for it, and can start another one.
-ATTEMPTS_OF = "CASE type WHEN 'webhook.test' THEN 1 ELSE %(attempts)s END"
+# A test is not retried: the user is waiting for it, and can start another one.
+MAX_ATTEMPTS = "CASE type WHEN 'webhook.test' THEN 1 ELSE %(attempts)s END"
 
-# A receiver gets the events of a job, or of another subject, in their order: a delivery waits until the earlier ones
-# have ended. The conditions are separate, because each uses its own unique index.
+# A receiver gets the events of a job, or of another subject, in order: a delivery waits until the earlier ones are
+# finished. The conditions are separate, so that each uses a unique index.
 IS_NEXT = """NOT EXISTS (
     SELECT 1 FROM exports_delivery earlier
     WHERE earlier.webhook_id = d.webhook_id AND earlier.job_id = d.job_id AND earlier.seq < d.seq
@@ -72,15 +72,15 @@ IS_NEXT = """NOT EXISTS (
 # Two statements in one transaction. NEXT_WEBHOOK locks an idle webhook with a due delivery, and its user. CLAIM checks
 # again with a new snapshot: another worker may have claimed in between, which NEXT_WEBHOOK cannot see because a claim
 # changes neither the webhook nor the user. So a slow endpoint never occupies two workers, and the endpoints of one user
-# never occupy all workers. Waiting for the user's lock is fine: it is held briefly.
-# Deliveries that are being sent are also due, so both statements scan only the due part of the index. That takes
-# statement_timestamp(): an index cannot be searched by the volatile clock_timestamp().
+# never occupy all workers. Other transactions hold the user's lock only briefly.
+# Deliveries that are being sent are also due, so both statements scan only the due part of the index. This requires
+# statement_timestamp(): an index cannot be searched with the volatile clock_timestamp().
 # One scan serves all users: those with the fewest deliveries in progress come first, then those that wait longest.
 NEXT_WEBHOOK = f"""
 WITH due AS MATERIALIZED (
     SELECT d.webhook_id, w.user_id, coalesce(bool_or(d.lease_until > clock_timestamp()), false) AS sent,
         min(d.available_at) FILTER (
-            WHERE (w.enabled OR d.type = 'webhook.test') AND d.attempts < {ATTEMPTS_OF} AND u.is_active
+            WHERE (w.enabled OR d.type = 'webhook.test') AND d.attempts < {MAX_ATTEMPTS} AND u.is_active
             AND {IS_NEXT}) AS since
     FROM exports_delivery d JOIN exports_webhook w ON w.id = d.webhook_id JOIN auth_user u ON u.id = w.user_id
     WHERE d.status = 'pending' AND d.available_at <= statement_timestamp()
@@ -96,7 +96,7 @@ SELECT pick.id AS webhook, pick.user_id AS "user" FROM pick JOIN auth_user u ON 
 FOR NO KEY UPDATE OF u
 """
 
-# An expired lease means an attempt without a result, which is logged, too.
+# An expired lease means an attempt without a result. It is recorded as well.
 LOG_LOST_ATTEMPT = """
 , lost AS (
     INSERT INTO exports_attempt (delivery_id, at, error, duration_ms)
@@ -112,7 +112,7 @@ WITH sending AS MATERIALIZED (
 ), pick AS MATERIALIZED (
     SELECT d.id, d.lease_until FROM exports_delivery d JOIN exports_webhook w ON w.id = d.webhook_id
     WHERE d.webhook_id = %(webhook)s AND d.status = 'pending' AND d.available_at <= statement_timestamp()
-      AND (w.enabled OR d.type = 'webhook.test') AND d.attempts < {ATTEMPTS_OF} AND {IS_NEXT}
+      AND (w.enabled OR d.type = 'webhook.test') AND d.attempts < {MAX_ATTEMPTS} AND {IS_NEXT}
       AND NOT EXISTS (SELECT 1 FROM sending WHERE webhook_id = %(webhook)s)
       AND (SELECT count(*) FROM sending WHERE user_id = %(user)s) < %(busy)s
     ORDER BY d.available_at LIMIT 1 FOR UPDATE OF d SKIP LOCKED
@@ -155,7 +155,7 @@ LOG_ATTEMPT = """
 )
 """
 
-# Locks the webhook before the delivery, like the deletion of a webhook: the other order would deadlock.
+# Locks the webhook before the delivery, in the same order as the deletion of a webhook. The other order would deadlock.
 DELIVERED = """
 WITH webhook AS MATERIALIZED (
     SELECT id FROM exports_webhook WHERE id = %(webhook)s FOR NO KEY UPDATE
@@ -170,16 +170,16 @@ WITH webhook AS MATERIALIZED (
 )
 """
 
-# A failed test does not count as a failure of the webhook: a broken endpoint is being tested. But a 410 always disables
-# it.
+# A failed test does not count as a failure of the webhook: the owner may be testing a broken endpoint. A 410 always
+# disables the webhook.
 FAILED = f"""
 WITH webhook AS MATERIALIZED (
     SELECT id, failures + 1 AS failures, coalesce(failing_since, clock_timestamp()) AS since, enabled AS was_enabled
     FROM exports_webhook WHERE id = %(webhook)s FOR NO KEY UPDATE
 ), ours AS (
     UPDATE exports_delivery
-    SET status = CASE WHEN %(is_410)s OR attempts >= {ATTEMPTS_OF} THEN 'failed' ELSE 'pending' END,
-        finished_at = CASE WHEN %(is_410)s OR attempts >= {ATTEMPTS_OF} THEN clock_timestamp() END,
+    SET status = CASE WHEN %(is_410)s OR attempts >= {MAX_ATTEMPTS} THEN 'failed' ELSE 'pending' END,
+        finished_at = CASE WHEN %(is_410)s OR attempts >= {MAX_ATTEMPTS} THEN clock_timestamp() END,
         available_at = clock_timestamp() + %(delay)s * interval '1 second', token = NULL, lease_until = NULL
     WHERE id = %(delivery)s AND token = %(token)s AND EXISTS (SELECT 1 FROM webhook)
     RETURNING id, webhook_id, status, type
@@ -205,11 +205,11 @@ UPDATE exports_delivery SET token = NULL, lease_until = NULL, attempts = attempt
 WHERE id = %(delivery)s AND token = %(token)s RETURNING id
 """
 
-# Attempts are counted by the claim, so a delivery that crashes its worker each time fails at some point, too.
+# The claim counts attempts, so a delivery that crashes its worker at each attempt also fails eventually.
 FAIL_EXHAUSTED = f"""
 WITH pick AS MATERIALIZED (
     SELECT id, lease_until FROM exports_delivery
-    WHERE status = 'pending' AND available_at <= statement_timestamp() AND attempts >= {ATTEMPTS_OF}
+    WHERE status = 'pending' AND available_at <= statement_timestamp() AND attempts >= {MAX_ATTEMPTS}
       AND (lease_until IS NULL OR lease_until < clock_timestamp())
     FOR UPDATE SKIP LOCKED
 )
@@ -225,7 +225,7 @@ RETURNING d.id, d.webhook_id
 
 
 def drain() -> None:
-    """Attempt the due deliveries one by one, until there are none or DRAIN_SECONDS are over."""
+    """Attempt due deliveries until none are left, or DRAIN_SECONDS have passed."""
     deadline = time.monotonic() + DRAIN_SECONDS
     try:
         while delivery := claim():
@@ -255,7 +255,7 @@ def attempt(delivery: ClaimedDelivery) -> None:
         headers = signed_headers(delivery.id, delivery.body, secrets=delivery.secrets)
         response = request.post(delivery.url, body=delivery.body.encode(), headers=headers)
     except BaseException:
-        # The worker is shutting down: another one may start at once, and this attempt does not count.
+        # The worker is shutting down. Another worker may retry immediately, and this attempt is not counted.
         sql.rows(RELEASE, delivery=delivery.id, token=delivery.token)
         wake_senders()
         raise
@@ -265,7 +265,7 @@ def attempt(delivery: ClaimedDelivery) -> None:
 
 
 def record_success(delivery: ClaimedDelivery, response: WebhookResponse) -> bool:
-    """Record a delivered attempt. Return False if another worker has claimed the delivery meanwhile."""
+    """Record a delivered attempt. Return False if another worker has claimed the delivery in the meantime."""
     if not sql.one(DELIVERED + LOG_ATTEMPT + "SELECT id FROM ours", **parameters(delivery, response)):
         return False
     log.info("webhook_delivered", status_code=response.status, attempt=delivery.attempts)
@@ -274,7 +274,7 @@ def record_success(delivery: ClaimedDelivery, response: WebhookResponse) -> bool
 
 
 def record_failure(delivery: ClaimedDelivery, response: WebhookResponse) -> bool:
-    """Record a failed attempt. Return False if another worker has claimed the delivery meanwhile."""
+    """Record a failed attempt. Return False if another worker has claimed the delivery in the meantime."""
     delay = max(backoff.scheduled(delivery.attempts, SCHEDULE), response.retry_after)
     row = sql.one(
         FAILED + LOG_ATTEMPT + "SELECT status, coalesce((SELECT disabled FROM counted), false) AS disabled FROM ours",
@@ -312,7 +312,7 @@ def parameters(delivery: ClaimedDelivery, response: WebhookResponse) -> dict[str
 
 
 def fail_exhausted() -> None:
-    """End the deliveries whose worker was lost in the last attempt."""
+    """Fail the deliveries whose worker was lost during the last attempt."""
     for row in sql.rows(FAIL_EXHAUSTED, attempts=ATTEMPTS, lease=LEASE_SECONDS):
         log.error("webhook_failed", webhook_id=str(row["webhook_id"]), delivery_id=str(row["id"]))
         metrics.ATTEMPTS.labels("failed").inc()

@@ -1,4 +1,4 @@
-"""Signed headers of webhook requests, by Standard Webhooks."""
+"""Signed headers of webhook requests, as defined by Standard Webhooks."""
 
 from collections.abc import Iterable
 from uuid import UUID
@@ -9,9 +9,9 @@ from config.platform.db import clock
 
 
 def signed_headers(delivery_id: UUID, body: str, *, secrets: Iterable[str]) -> dict[str, str]:
-    """Return the headers with a signature by each secret: the same id for every attempt, and the time of this one.
+    """Return the headers: the delivery's id, the time of this attempt, and a signature with each secret.
 
-    Receivers refuse times that are minutes off, so it is the database's.
+    Receivers reject a time that is minutes off, so it is read from the database's clock.
     """
     now = clock.now()
     signatures = [Signer(secret).sign(str(delivery_id), now, body) for secret in secrets]

@@ -1,4 +1,4 @@
-"""Subscriptions: the actions of owners on their webhooks."""
+"""Subscriptions: actions of users on their webhooks."""
 
 from base64 import b64encode
 from datetime import timedelta
@@ -53,7 +53,7 @@ class WebhookDisabled(Problem):
 
 
 def owned(webhook_id: UUID, *, user_id: int) -> Webhook:
-    """Return the user's webhook. Staff cannot access webhooks of others here, either. Raises NoSuchWebhook."""
+    """Return the user's webhook. Not even staff can access webhooks of other users here. Raises NoSuchWebhook."""
     return require_first(Webhook.objects.filter(pk=webhook_id, user_id=user_id), NoSuchWebhook)
 
 
@@ -65,7 +65,7 @@ def delivery_of(webhook: Webhook, delivery_id: UUID) -> Delivery:
 
 
 def create(*, user_id: int, url: str, events: list[str]) -> Webhook:
-    """Create a webhook for a URL that was checked. Raises TooManyWebhooks."""
+    """Create a webhook for a validated URL. Raises TooManyWebhooks."""
     with transaction.atomic():
         lock_user(user_id)
         if Webhook.objects.filter(user_id=user_id).count() >= MAX_PER_USER:
@@ -80,7 +80,7 @@ def create(*, user_id: int, url: str, events: list[str]) -> Webhook:
 def change(webhook: Webhook, **changes: Any) -> Webhook:
     """Change `url`, `events` or `enabled`. Enabling resets the failure count, and sends pending deliveries.
 
-    Raises NoSuchWebhook: checking a URL takes seconds, in which the webhook may be deleted.
+    Raises NoSuchWebhook: the webhook may have been deleted during the check of its URL, which takes seconds.
     """
     enabled = changes.pop("enabled", None)
     rows = Webhook.objects.filter(pk=webhook.pk)
@@ -89,7 +89,7 @@ def change(webhook: Webhook, **changes: Any) -> Webhook:
             rows.update(**changes, updated_at=Now())
         if enabled is not None:
             # Only a real change: a webhook that was disabled automatically keeps its reason.
-            rows.filter(enabled=not enabled).update(**switched(enabled=enabled), updated_at=Now())
+            rows.filter(enabled=not enabled).update(**enabled_columns(enabled=enabled), updated_at=Now())
         audit.record_change(webhook_id=webhook.pk)
     try:
         webhook.refresh_from_db()
@@ -100,7 +100,7 @@ def change(webhook: Webhook, **changes: Any) -> Webhook:
     return webhook
 
 
-def switched(*, enabled: bool) -> dict[str, Any]:
+def enabled_columns(*, enabled: bool) -> dict[str, Any]:
     reason = "" if enabled else "Disabled by a user."
     return {"enabled": enabled, "disabled_reason": reason, "failures": 0, "failing_since": None}
 
@@ -109,8 +109,8 @@ def delete(webhook: Webhook) -> None:
     """Delete a webhook with its deliveries."""
     webhook_id = str(webhook.pk)  # delete() removes it from the object
     with transaction.atomic():
-        # Locked, so that no delivery or attempt is added after Django has collected them: its foreign key would make
-        # the deletion fail.
+        # The locks prevent a new delivery or attempt after Django has collected them. Its foreign key would make the
+        # deletion fail.
         Webhook.objects.select_for_update().filter(pk=webhook.pk).first()
         list(webhook.deliveries.select_for_update().values_list("pk", flat=True))
         webhook.delete()
@@ -123,8 +123,10 @@ def new_secret() -> str:
 
 
 def rotate_secret(webhook: Webhook) -> str:
-    """Return a new secret. The previous one also signs for a day; the one before that no longer does.
-    Raises NoSuchWebhook."""
+    """Create and return a new secret. The previous one also signs for a day; older ones no longer sign.
+
+    Raises NoSuchWebhook.
+    """
     secret = new_secret()
     rotated = Webhook.objects.filter(pk=webhook.pk).update(
         old_secret=F("secret"), old_secret_until=Now() + OLD_SECRET_SIGNS, secret=secret, updated_at=Now()
@@ -136,10 +138,12 @@ def rotate_secret(webhook: Webhook) -> str:
 
 
 def send_test(webhook: Webhook) -> Delivery:
-    """Send a test delivery, also to a disabled webhook: its owner can check a repaired endpoint before enabling it.
-    Raises NoSuchWebhook, DeliveryPending: one at a time."""
+    """Send a test delivery, also to a disabled webhook, so that its owner can check an endpoint before enabling it.
+
+    Raises NoSuchWebhook. Raises DeliveryPending if another test is pending.
+    """
     delivery = add_test(webhook)
-    # Also when a test is pending: a worker may have skipped it because our lock was on the webhook.
+    # Even if a test is pending: a worker may have skipped it because of our lock on the webhook.
     wake_senders()
     if delivery is None:
         raise DeliveryPending("A test of this webhook is still pending: its attempt is due or in progress.")
@@ -151,7 +155,7 @@ def add_test(webhook: Webhook) -> Delivery | None:
     body = outbox.envelope(TEST, at=clock.now(), data={"webhookId": str(webhook.pk)})
     with transaction.atomic():
         require_first(Webhook.objects.select_for_update(no_key=True).filter(pk=webhook.pk), NoSuchWebhook)
-        # Tests have neither job nor number. Filtering by these uses the unique index, and not a scan of all deliveries.
+        # Tests have no job and no number. Filtering by both uses the unique index instead of a scan of all deliveries.
         tests = Delivery.objects.filter(webhook=webhook, job=None, seq=None)
         if tests.filter(status=Delivery.Status.PENDING).exists():
             return None
@@ -171,8 +175,11 @@ RETURNING status, attempts, available_at, finished_at, token
 
 
 def redeliver(delivery: Delivery) -> None:
-    """Send a delivery now, with the same id and bytes. A finished one gets all its attempts again; one that waits for a
-    later attempt keeps its count. Raises DeliveryPending, WebhookDisabled, NoSuchDelivery."""
+    """Send a delivery now, with the same id and bytes.
+
+    A finished delivery restarts its count of attempts. One that waits for its next attempt keeps it. Raises
+    DeliveryPending, WebhookDisabled, and NoSuchDelivery.
+    """
     if not delivery.webhook.enabled and delivery.type != TEST:
         raise WebhookDisabled
     row = sql.one(REDELIVER, delivery=delivery.pk)
@@ -189,7 +196,7 @@ def failed(webhook: Webhook) -> QuerySet[Delivery]:
     return Delivery.objects.filter(webhook=webhook, status=Delivery.Status.FAILED).exclude(type=TEST)
 
 
-# Without tests: an old one is of no use.
+# Tests are excluded, because an old test is useless.
 REDELIVER_FAILED = """
 UPDATE exports_delivery SET status = 'pending', attempts = 0, available_at = clock_timestamp(), finished_at = NULL
 WHERE webhook_id = %(webhook)s AND status = 'failed' AND type <> %(test)s
@@ -198,10 +205,12 @@ RETURNING id
 
 
 def redeliver_failed(webhook: Webhook) -> int:
-    """Send all failed deliveries again, as `redeliver` does, and return their number. Raises WebhookDisabled,
-    NoSuchWebhook."""
+    """Send all failed deliveries again, as `redeliver` does, and return their number.
+
+    Raises WebhookDisabled and NoSuchWebhook.
+    """
     with transaction.atomic():
-        # Locks the webhook before its deliveries, like all others: the other order could deadlock with its deletion.
+        # Locks the webhook before its deliveries, as everywhere: the other order could deadlock with its deletion.
         rows = Webhook.objects.select_for_update(no_key=True).filter(pk=webhook.pk)
         if not require_first(rows, NoSuchWebhook).enabled:
             raise WebhookDisabled

@@ -1,7 +1,7 @@
-"""URL guard: the URLs that a webhook may have.
+"""URL guard: validation of webhook URLs.
 
-Users choose them, so no request may reach our internal network (SSRF). This check gives early feedback; each delivery
-attempt checks again, on the very address that it connects to.
+Users choose the URLs, so requests to them must not reach the internal network (SSRF). This check gives early feedback.
+Each delivery attempt checks again, with the address that it connects to.
 """
 
 import re
@@ -14,7 +14,7 @@ from config.platform.http import addresses
 from config.platform.http.outbound import SsrfGuard
 from config.platform.http.outbound.ssrf_guard import is_public, resolve
 
-RESOLVE_SECONDS = 4  # while the client that creates the webhook waits
+RESOLVE_SECONDS = 4  # the client that creates the webhook is waiting
 MAX_URL = 2000
 PORTS = {"https": 443, "http": 80}
 MAX_PORT = 65535
@@ -22,7 +22,7 @@ HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*)")
 
 
 class UrlRefused(Exception):
-    """A webhook must not have this URL."""
+    """The URL is not allowed for a webhook."""
 
     def __init__(self, detail: str, *, code: str = "invalid") -> None:
         super().__init__(detail)
@@ -44,10 +44,10 @@ def configured() -> SsrfGuard:
 
 
 def check(url: str) -> None:
-    """Raise UrlRefused unless a webhook may have this URL, by the addresses that its host has now.
+    """Raise UrlRefused if the URL, or a current address of its host, is not allowed for a webhook.
 
-    When the DNS does not respond, https is accepted: each attempt checks again, and a short DNS outage must not cost
-    users their webhook. Plain http is not: nothing shows that it leads to an allowed network.
+    If DNS does not respond, https is accepted, because each attempt checks again, and users should be able to create
+    webhooks during a short DNS outage. Plain http is rejected, because it is only allowed for certain networks.
     """
     parsed = parse(url)
     guard = configured()
@@ -61,7 +61,7 @@ def check(url: str) -> None:
 
 
 def parse(url: str) -> httpx2.URL:
-    """Return the URL, parsed as the client that sends the requests parses it. Raises UrlRefused."""
+    """Return the URL, parsed by the HTTP client that sends the requests. Raises UrlRefused."""
     if len(url) > MAX_URL or not url.isprintable() or " " in url:
         raise InvalidUrl
     try:
@@ -89,7 +89,7 @@ def is_port(port: int | None) -> bool:
 
 
 def lookup(url: httpx2.URL) -> list[str]:
-    """Return the addresses of the host; none when it has none, or the DNS is too slow. Raises InvalidUrl."""
+    """Return the addresses of the host. Return none if it has none, or if DNS is too slow. Raises InvalidUrl."""
     try:
         return resolve(url.raw_host.decode(), url.port or PORTS[url.scheme], seconds=RESOLVE_SECONDS)
     except ValueError:  # no host name, such as one with a label of 64 characters

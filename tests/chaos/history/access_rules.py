@@ -1,12 +1,12 @@
-"""Rules about links, tokens, and users who lose their access."""
+"""Rules about links, tokens, and users who lose access."""
 
 from collections import defaultdict
 
 from tests.chaos.history.history import Found, History, code_of, rule, uncertain
 from tests.chaos.history.record import Line, link_in, path_of
 
-REVOKED_SECONDS = 10  # until a revoked token must be refused, and its streams must have ended
-SLACK_SECONDS = 3  # of the machine that runs the tests
+REVOKED_SECONDS = 10  # until a revoked token must be refused, and its streams must be closed
+SLACK_SECONDS = 3  # for delays of the machine that runs the tests
 
 
 @rule
@@ -14,16 +14,16 @@ def a_link_works_once(history: History) -> Found:
     used: dict[str, list[Line]] = defaultdict(list)
     for line in history.op("download"):
         used[link_in(line["path"])].append(line)
-    for its in used.values():
-        redeemed = [line for line in its if line["status"] == 302]
+    for requests in used.values():
+        redeemed = [line for line in requests if line["status"] == 302]
         if len(redeemed) > 1:
-            yield "a link was redeemed more than once", its
-        for line in its:
-            if redeemed and line["began"] > redeemed[0]["ended"] and not is_refused_as_used(history, line):
-                yield "a used link was not refused as used", [*redeemed, line]
+            yield "a link was redeemed more than once", requests
+        for line in requests:
+            if redeemed and line["began"] > redeemed[0]["ended"] and not is_rejected_as_used(history, line):
+                yield "a used link was not rejected as used", [*redeemed, line]
 
 
-def is_refused_as_used(history: History, line: Line) -> bool:
+def is_rejected_as_used(history: History, line: Line) -> bool:
     absent = history.may_be_absent(line["user"], line["began"], line["ended"])
     allowed = {"link_used", "link_mismatch"} | ({"link_revoked"} if absent else set())
     return uncertain(line) or code_of(line) in allowed
@@ -32,7 +32,7 @@ def is_refused_as_used(history: History, line: Line) -> bool:
 @rule
 def a_link_works_for_its_client_until_the_next_one(history: History) -> Found:
     first_seen: dict[str, Line] = {}
-    for line in history.answers:
+    for line in history.responses:
         for link in links_in(line):
             first_seen.setdefault(link, line)
     minted = [line for line in history.op("link", status=200) if links_in(line)]
@@ -55,7 +55,7 @@ def links_in(line: Line) -> list[str]:
 
 @rule
 def access_ends(history: History) -> Found:
-    for line in history.answers:
+    for line in history.responses:
         began, ended, status = line["began"], line["ended"], line["status"]
         is_refused = status in (0, 401, 503)
         revoked = history.revoked.get(line.get("token", ""))
@@ -72,7 +72,7 @@ def access_ends(history: History) -> Found:
 
 @rule
 def access_lasts_until_it_ends(history: History) -> Found:
-    for line in history.answers:
+    for line in history.responses:
         revoked = history.revoked.get(line.get("token", ""))
         is_revoked = revoked and revoked["began"] < line["ended"]
         may_be_absent = history.may_be_absent(line["user"], line["began"], line["ended"])
@@ -83,8 +83,8 @@ def access_lasts_until_it_ends(history: History) -> Found:
 def outlived(history: History, line: Line) -> Found:
     revoked = history.revoked.get(line["token"])
     spans = [(revoked["ended"], float("inf"))] if revoked else []
-    spans += [(away.since, away.until) for away in history.absences[line["user"]]]
+    spans += [(absence.deactivated_at, absence.activation_began) for absence in history.absences[line["user"]]]
     for since, until in spans:
-        most = max(since, line["began"]) + REVOKED_SECONDS + SLACK_SECONDS + history.disturbed(since, line["ended"])
-        if line["status"] == 200 and line["began"] < until and min(line["ended"], until) > most:
+        deadline = max(since, line["began"]) + REVOKED_SECONDS + SLACK_SECONDS + history.disturbed(since, line["ended"])
+        if line["status"] == 200 and line["began"] < until and min(line["ended"], until) > deadline:
             yield "a stream outlived its access", [line]

@@ -1,30 +1,33 @@
-"""The checker of a soak: verifies the guarantees of the API against the record alone.
+"""Checker of a soak test: verifies the guarantees of the API with only the record.
 
-Each rule yields violations, each with the lines that contradict it. A record can be checked again:
+Each rule yields violations with the lines that contradict it. A record can be checked again:
 `python -m tests.chaos.history.checker .local/soak.jsonl`.
 """
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 
-from tests.chaos.history import access_rules, event_rules, file_rules, job_rules  # noqa: F401 - they register themselves
+from tests.chaos.history import access_rules, event_rules, file_rules, job_rules  # noqa: F401 - the rules are registered on import
 from tests.chaos.history.history import RULES, History, Violation
 from tests.chaos.history.record import Line, read
 
 
 def check(lines: list[Line]) -> list[Violation]:
     history = History(lines)
-    return [Violation(each.__name__, text, its) for each in RULES for text, its in each(history)]
+    return [Violation(rule.__name__, text, evidence) for rule in RULES for text, evidence in rule(history)]
 
 
-def answers_by_kind(lines: Iterable[Line]) -> Counter[str]:
-    """Return how many answers there were of each operation and status."""
-    return Counter(f"{line['op']} {line['status'] or 'none'}" for line in lines if line["kind"] == "answer") + Counter(
+def count_by_kind(lines: Collection[Line]) -> Counter[str]:
+    """Count the responses by operation and status, and other lines by kind and outcome."""
+    responses = [f"{line['op']} {line['status'] or 'none'}" for line in lines if line["kind"] == "response"]
+    others = [
         f"{line['kind']} {line.get('how') or line.get('what') or line.get('status') or ''}".strip()
-        for line in lines if line["kind"] in ("stream", "object", "webhook", "action")
-    )  # fmt: skip
+        for line in lines
+        if line["kind"] in ("stream", "object", "webhook", "action")
+    ]
+    return Counter(responses + others)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Clients of a soak: they use every call of the exports API as three users, and record each answer.
+"""Clients of a soak test: they use all operations of the exports API as three users, and record each response.
 
-The choices of a client depend on its seed alone. Which jobs exist when it makes one depends on the run.
+The random choices of a client depend only on its seed. The jobs among which it can choose depend on the run.
 """
 
 import time
@@ -22,17 +22,17 @@ from tests.chaos.history.source import KEYS
 from tests.integration.factories import FIRST_DAY
 
 LIMIT = 120.0  # seconds within which a submission must be accepted
-MAX_STREAMS = 3  # of a client, at once
+MAX_STREAMS = 3  # concurrent streams of a client
 
 
 @dataclass
 class Account:
-    """A user, and the state that its clients have seen. `token`: label and secret; the label is recorded."""
+    """A user, and the state that its clients have seen. `token`: its label, which is recorded, and its secret."""
 
     name: str
     token: tuple[str, str]
     old_tokens: list[tuple[str, str]] = field(default_factory=list)
-    jobs: dict[str, str] = field(default_factory=dict)  # the status last seen, by id
+    jobs: dict[str, str] = field(default_factory=dict)  # last seen status by id
     items: dict[str, list[Any]] = field(default_factory=dict)  # key and date of files, by job
     links: list[str] = field(default_factory=list)
 
@@ -42,8 +42,8 @@ class Account:
 
 
 class Client:
-    def __init__(self, account: Account, seed: str, url: Callable[[], str], record: Record, over: Event) -> None:
-        self.account, self.url, self.record, self.over = account, url, record, over
+    def __init__(self, account: Account, seed: str, url: Callable[[], str], record: Record, stopped: Event) -> None:
+        self.account, self.url, self.record, self.stopped = account, url, record, stopped
         self.random = Random(seed)
         self.http = httpx2.Client(trust_env=False, timeout=30, verify=False)
         self.streams: list[Thread] = []
@@ -51,10 +51,10 @@ class Client:
         self.thread = Thread(target=self.run, daemon=True)
 
     def run(self) -> None:
-        acts, weights = list(ACTS), list(ACTS.values())
-        while not self.over.wait(self.random.uniform(0.05, 0.6)):
-            (act,) = self.random.choices(acts, weights)
-            act(self)
+        actions, weights = list(ACTIONS), list(ACTIONS.values())
+        while not self.stopped.wait(self.random.uniform(0.05, 0.6)):
+            (action,) = self.random.choices(actions, weights)
+            action(self)
 
     def stop(self) -> None:
         for thread in (self.thread, *self.streams):
@@ -62,8 +62,8 @@ class Client:
 
     # ---- Requests ---------------------------------------------------------------------------------------------------
 
-    def ask(self, op: str, method: str, path: str, *, token: tuple[str, str] | None = None, **facts: Any) -> Line:
-        """Send a request, and record the answer. Its status is 0 if there was none."""
+    def send(self, op: str, method: str, path: str, *, token: tuple[str, str] | None = None, **facts: Any) -> Line:
+        """Send a request, and record the response. Its status is 0 if there was none."""
         label, secret = token or self.account.token
         agent = facts.setdefault("agent", self.account.agent)
         headers = {"User-Agent": agent, **({"Idempotency-Key": facts["key"]} if "key" in facts else {})}
@@ -72,22 +72,22 @@ class Client:
             facts["token"] = label
         began = time.monotonic()
         try:
-            answer = self.http.request(method, self.url() + path, headers=headers, json=facts.get("request"))
+            response = self.http.request(method, self.url() + path, headers=headers, json=facts.get("request"))
         except httpx2.TransportError as error:
             result: Line = {"status": 0, "error": repr(error), "body": None}
         else:
-            result = {"status": answer.status_code, **body_facts(answer.content)}
-            result["problem"] = "problem+json" in answer.headers.get("content-type", "")
-            if location := answer.headers.get("location"):
+            result = {"status": response.status_code, **body_facts(response.content)}
+            result["problem"] = "problem+json" in response.headers.get("content-type", "")
+            if location := response.headers.get("location"):
                 result["location"] = location
         facts.setdefault("job", job_in(path))
         line = self.record.add(
-            "answer", began, op=op, user=self.account.name, method=method, path=path, **result, **facts
+            "response", began, op=op, user=self.account.name, method=method, path=path, **result, **facts
         )
-        self.learn(line)
+        self.remember_job(line)
         return line
 
-    def learn(self, line: Line) -> None:
+    def remember_job(self, line: Line) -> None:
         body = line["body"]
         if line["status"] in (200, 202) and isinstance(body, dict) and "jobId" in body:
             self.account.jobs[body["jobId"]] = body["status"]
@@ -100,10 +100,10 @@ class Client:
             return None
         began, facts = time.monotonic(), {}
         try:
-            answer = self.http.get(redirect["location"])
-            status = answer.status_code
+            response = self.http.get(redirect["location"])
+            status = response.status_code
             if status == 200:
-                facts = file_facts(answer.content)
+                facts = file_facts(response.content)
         except httpx2.TransportError:
             status = 0
         return self.record.add(
@@ -111,19 +111,19 @@ class Client:
         )
 
     def job(self, *statuses: str) -> str | None:
-        """Choose a job of this user, in one of these states if there is one."""
+        """Choose a job of this user, preferably with one of these statuses."""
         jobs = list(self.account.jobs.items())
-        fitting = [job for job, status in jobs if status in statuses] or [job for job, _ in jobs]
-        return self.random.choice(fitting) if fitting else None
+        candidates = [job for job, status in jobs if status in statuses] or [job for job, _ in jobs]
+        return self.random.choice(candidates) if candidates else None
 
     # ---- Actions ----------------------------------------------------------------------------------------------------
 
     def submit(self) -> None:
-        """Repeat a request under its key until it is accepted, and sometimes once more."""
+        """Submit a request repeatedly with its key until it is accepted, and sometimes once more."""
         key, request, again = str(UUID(int=self.random.getrandbits(128))), self.request(), self.random.random() < 0.2
         deadline = time.monotonic() + LIMIT
         while time.monotonic() < deadline:
-            line = self.ask("submit", "POST", "/exports", request=request, key=key)
+            line = self.send("submit", "POST", "/exports", request=request, key=key)
             if line["status"] == 202:
                 if not again:
                     return
@@ -147,36 +147,36 @@ class Client:
 
     def poll(self) -> None:
         if job := self.job("pending", "running", "retrying"):
-            self.ask("poll", "GET", f"/exports/{job}")
+            self.send("poll", "GET", f"/exports/{job}")
 
     def cancel(self) -> None:
         if job := self.job("pending", "running", "retrying"):
-            self.ask("cancel", "POST", f"/exports/{job}/cancel")
+            self.send("cancel", "POST", f"/exports/{job}/cancel")
 
     def retry(self) -> None:
         if job := self.job("failed"):
             self.retried.add(job)
-            self.ask("retry", "POST", f"/exports/{job}/retry")
+            self.send("retry", "POST", f"/exports/{job}/retry")
 
     def replay(self) -> None:
         if job := self.job(*ENDED):
-            self.ask("replay", "POST", f"/exports/{job}/replay")
+            self.send("replay", "POST", f"/exports/{job}/replay")
 
-    def mint(self) -> None:
+    def create_link(self) -> None:
         if job := self.job("success"):
-            body = self.ask("link", "POST", f"/exports/{job}/link")["body"] or {}
+            body = self.send("link", "POST", f"/exports/{job}/link")["body"] or {}
             if "signedUrl" in body:
                 self.account.links.append(path_of(body["signedUrl"]))
 
     def redeem(self) -> None:
-        """Request a link three times at once, sometimes with another program. Most links are recent ones."""
+        """Request a link three times in parallel, sometimes with another User-Agent. Most links are recent ones."""
         if not self.account.links:
             return
         path = self.random.choice(self.account.links[-self.random.choice([1, 3, 1000]) :])
         agents = [self.account.agent, self.account.agent, self.random.choice([self.account.agent, "other/1"])]
         with ThreadPoolExecutor(len(agents)) as pool:
-            answers = list(pool.map(lambda agent: self.ask("download", "GET", path, agent=agent), agents))
-        for each in answers:
+            responses = list(pool.map(lambda agent: self.send("download", "GET", path, agent=agent), agents))
+        for each in responses:
             self.remember_files(self.fetch(each))
 
     def remember_files(self, line: Line | None) -> None:
@@ -192,14 +192,14 @@ class Client:
         items = self.account.items[job]
         for key, day in self.random.sample(items, min(3, len(items))):
             for _ in range(self.random.randint(1, 3)):
-                self.fetch(self.ask("file", "GET", f"/exports/{job}/files/{key}/{day}"), item=[key, day])
+                self.fetch(self.send("file", "GET", f"/exports/{job}/files/{key}/{day}"), item=[key, day])
 
     def read_limits(self) -> None:
-        self.ask("limits", "GET", "/exports/limits")
+        self.send("limits", "GET", "/exports/limits")
 
     def use_old_token(self) -> None:
         if self.account.old_tokens:
-            self.ask("limits", "GET", "/exports/limits", token=self.random.choice(self.account.old_tokens))
+            self.send("limits", "GET", "/exports/limits", token=self.random.choice(self.account.old_tokens))
 
     def stream(self) -> None:
         job = self.job("pending", "running", "retrying")
@@ -211,12 +211,12 @@ class Client:
             self.streams.append(thread)
 
     def follow(self, job: str, cuts: list[int]) -> None:
-        """Read a stream to its end. Disconnect after each of these numbers of events, except 0, and resume."""
+        """Read a stream to its end. Disconnect and resume after each of these numbers of events (0: never)."""
         after = None
         for cut in cuts:
             line = self.read_stream(job, after, cut)
             after = line["events"][-1][1] if line["events"] else after
-            if self.over.is_set() or (line["how"] == "ended" and line["status"] != 429):
+            if self.stopped.is_set() or (line["how"] == "ended" and line["status"] != 429):
                 return
             time.sleep(0.5)
 
@@ -225,11 +225,11 @@ class Client:
         headers = {"Authorization": f"Bearer {secret}"} | ({"Last-Event-ID": str(after)} if after is not None else {})
         began, events, how, status = time.monotonic(), [], "ended", 0
         try:
-            with self.http.stream("GET", f"{self.url()}/exports/{job}/events", headers=headers) as answer:
-                status = answer.status_code
-                for event in events_of(answer.iter_lines()) if status == 200 else ():
+            with self.http.stream("GET", f"{self.url()}/exports/{job}/events", headers=headers) as response:
+                status = response.status_code
+                for event in events_of(response.iter_lines()) if status == 200 else ():
                     events.append([time.monotonic(), *event])
-                    if self.over.is_set() or len(events) == cut:
+                    if self.stopped.is_set() or len(events) == cut:
                         how = "left"
                         break
         except httpx2.TransportError:
@@ -239,37 +239,37 @@ class Client:
             events=events,
         )  # fmt: skip
 
-    # ---- At the end -------------------------------------------------------------------------------------------------
+    # ---- Final audit ------------------------------------------------------------------------------------------------
 
     def audit(self) -> None:
-        """Read the final state of all jobs, and download every delivery and file that is left."""
+        """Read the final state of all jobs, and download all remaining deliveries and files."""
         path: str | None = "/exports?limit=200"
         jobs: list[str] = []
         while path:
-            body = self.ask("list", "GET", path)["body"]
+            body = self.send("list", "GET", path)["body"]
             jobs += [each["jobId"] for each in body["results"]]
             path = body["next"] and path_of(body["next"])
         for job in jobs:
-            status = self.ask("poll", "GET", f"/exports/{job}")["body"]["status"]
+            status = self.send("poll", "GET", f"/exports/{job}")["body"]["status"]
             page: str | None = f"/exports/{job}/chunks?limit=200"
             while page:
-                body = self.ask("chunks", "GET", page)["body"]
+                body = self.send("chunks", "GET", page)["body"]
                 page = body["next"] and path_of(body["next"])
             if status == "success":
-                link = path_of(self.ask("link", "POST", f"/exports/{job}/link")["body"]["signedUrl"])
-                self.remember_files(self.fetch(self.ask("download", "GET", link)))
+                link = path_of(self.send("link", "POST", f"/exports/{job}/link")["body"]["signedUrl"])
+                self.remember_files(self.fetch(self.send("download", "GET", link)))
                 for key, day in self.account.items.get(job, []):
-                    self.fetch(self.ask("file", "GET", f"/exports/{job}/files/{key}/{day}"), item=[key, day])
+                    self.fetch(self.send("file", "GET", f"/exports/{job}/files/{key}/{day}"), item=[key, day])
         self.read_limits()
 
 
-ACTS: dict[Callable[[Client], None], int] = {
+ACTIONS: dict[Callable[[Client], None], int] = {
     Client.submit: 10,
     Client.poll: 15,
     Client.cancel: 2,
     Client.retry: 3,
     Client.replay: 2,
-    Client.mint: 5,
+    Client.create_link: 5,
     Client.redeem: 8,
     Client.download_files: 6,
     Client.stream: 6,

@@ -1,4 +1,4 @@
-"""The participants of a soak: datasets that change, three users with their clients and webhooks, and an operator."""
+"""The participants of a soak test: changing datasets, three users with clients and webhooks, and an operator."""
 
 import json
 import time
@@ -24,17 +24,17 @@ EVENTS = ["export.succeeded", "export.failed", "export.cancelled"]
 
 class Crowd:
     def __init__(self, site: Site, names: list[str], seed: str, record: Record, stack: ExitStack) -> None:
-        self.site, self.record, self.over = site, record, Event()
+        self.site, self.record, self.stopped = site, record, Event()
         self.accounts = [Account(name, ("", "")) for name in names]
-        self.operator = Operator(site.source, self.accounts, f"{seed}:operator", record, self.over)
+        self.operator = Operator(site.source, self.accounts, f"{seed}:operator", record, self.stopped)
         self.clients = [
-            Client(account, f"{seed}:{account.name}:{number}", self.url, record, self.over)
+            Client(account, f"{seed}:{account.name}:{number}", self.url, record, self.stopped)
             for account in self.accounts
             for number in range(CLIENTS)
         ]
         site.source.run(TABLES)
         with psycopg.connect(site.servers.postgres.url(SUPERUSER), autocommit=True) as admin:
-            admin.execute("GRANT pg_monitor TO source")  # the rude function takes this role
+            admin.execute("GRANT pg_monitor TO source")  # the rude function switches to this role
         for dataset in self.operator.schemas:
             self.operator.register(dataset)
         for client in self.clients[::CLIENTS]:
@@ -47,16 +47,16 @@ class Crowd:
         return self.site.web.url
 
     def subscribe(self, client: Client, stack: ExitStack) -> None:
-        """Create a webhook whose receiver records its requests, and refuses the first attempt of some deliveries."""
+        """Create a webhook whose receiver records requests, and rejects the first attempt of some deliveries."""
         inbox = stack.enter_context(receiver())
         self.site.receivers.append(inbox)
-        hook = client.ask("hook", "POST", "/exports/webhooks", request={"url": inbox.url, "events": EVENTS})["body"]
+        hook = client.send("hook", "POST", "/exports/webhooks", request={"url": inbox.url, "events": EVENTS})["body"]
 
         def respond(to: BaseHTTPRequestHandler) -> None:
             began, number = time.monotonic(), to.headers["webhook-id"]
-            its = [each for each in inbox.received if each.id == number]
-            text, headers = its[-1].body.decode(), its[-1].headers
-            status = 500 if len(its) == 1 and zlib.crc32(number.encode()) % 8 == 0 else 204
+            attempts = [each for each in inbox.received if each.id == number]
+            text, headers = attempts[-1].body.decode(), attempts[-1].headers
+            status = 500 if len(attempts) == 1 and zlib.crc32(number.encode()) % 8 == 0 else 204
             body = json.loads(text)
             self.record.add(
                 "webhook", began, endpoint=hook["id"], id=number, timestamp=headers["webhook-timestamp"],
@@ -71,8 +71,8 @@ class Crowd:
             thread.start()
 
     def stop(self) -> None:
-        """Let all clients finish their current actions, and accept those actions in the invariants."""
-        self.over.set()
+        """Let all clients finish their current actions, and declare deliberate changes to the invariants."""
+        self.stopped.set()
         self.operator.thread.join()
         for client in self.clients:
             client.stop()
@@ -81,7 +81,7 @@ class Crowd:
         self.site.allowed.retried |= {job for client in self.clients for job in client.retried}
 
     def audit(self) -> None:
-        """Record the final state as every user sees it, and which chunks were exported again."""
+        """Record the final state that each user sees, and which chunks were exported again."""
         for line in lines(self.site):
             if line.get("action") == "files_gone":
                 self.record.add("log", time.monotonic(), job=line["job_id"], redone=line["redone"])

@@ -31,27 +31,27 @@ def streams_are_complete_and_in_order(history: History) -> Found:
         if starts and line["after"] is not None:
             numbers = numbers[1:]  # the stream could not resume
         if any(later <= number for number, later in pairwise(numbers)):
-            yield "event ids do not grow", [line]
+            yield "event ids do not increase", [line]
         seen = [data["status"] for _, _, name, data in line["events"] if name in ("snapshot", "status")]
         for before, after in pairwise(seen):
             if after not in LEGAL[before] and not (before == after and starts):
-                yield f"a stream went from {before} to {after}", [line]
+                yield f"a stream changed from {before} to {after}", [line]
         if line["how"] == "ended" and line["status"] == 200 and not (seen and seen[-1] in ENDED):
-            yield from ends_early(history, line)
-    for its in streams.values():
-        yield from contradictions(its)
+            yield from check_early_end(history, line)
+    for streams_of_job in streams.values():
+        yield from contradictions(streams_of_job)
 
 
-def ends_early(history: History, line: Line) -> Found:
-    gone = history.revoked.get(line["token"])
-    if not (gone and gone["began"] < line["ended"]) and not history.may_be_absent(
+def check_early_end(history: History, line: Line) -> Found:
+    revoked = history.revoked.get(line["token"])
+    if not (revoked and revoked["began"] < line["ended"]) and not history.may_be_absent(
         line["user"], line["began"], line["ended"]
     ):
         yield "a stream ended before its job", [line]
 
 
 def contradictions(streams: list[Line]) -> Found:
-    """Check that two streams of a job have the same events between the ids that both cover."""
+    """Check that the streams of a job have the same events in the ranges of ids that they share."""
     known: dict[int, tuple[str, ...]] = {}
     spans = []
     for line in streams:
@@ -75,22 +75,22 @@ def fact_of(name: str, data: Line) -> tuple[str, ...] | None:
 
 
 @rule
-def webhooks_are_signed_ordered_and_single(history: History) -> Found:
+def webhooks_are_signed_ordered_and_unique(history: History) -> Found:
     hooks = {line["body"]["id"]: line for line in history.op("hook", status=201)}
     arrived: dict[tuple[str, str], dict[str, Line]] = defaultdict(dict)
     for line in history.of("webhook"):
         first = arrived[line["endpoint"], line["body"]["data"]["jobId"]].setdefault(line["id"], line)
         if first["text"] != line["text"]:
             yield "a delivery was repeated with another body", [first, line]
-        yield from faults_of(history, line, hooks[line["endpoint"]])
+        yield from check_delivery(history, line, hooks[line["endpoint"]])
     for job, body in history.jobs.items():
         for endpoint, hook in hooks.items():
             if hook["user"] == history.owners.get(job):
                 its = list(arrived[endpoint, job].values())
-                yield from deliveries_of(history, job, body, its)
+                yield from check_deliveries(history, job, body, its)
 
 
-def faults_of(history: History, line: Line, hook: Line) -> Found:
+def check_delivery(history: History, line: Line, hook: Line) -> Found:
     """Check one request to a receiver."""
     data = line["body"]["data"]
     if not is_signed(line, hook["body"]["secret"]):
@@ -100,7 +100,7 @@ def faults_of(history: History, line: Line, hook: Line) -> Found:
     if history.owners.get(data["jobId"]) != hook["user"]:
         yield "a webhook got an event of another user", [line]
     if json.loads(line["text"]) != line["body"]:
-        yield "the record of a webhook is not its text", [line]
+        yield "the recorded body of a webhook differs from its text", [line]
 
 
 def is_signed(line: Line, secret: str) -> bool:
@@ -108,14 +108,14 @@ def is_signed(line: Line, secret: str) -> bool:
     return Webhook(secret).sign(line["id"], at, line["text"]) in line["signature"].split()
 
 
-def deliveries_of(history: History, job: str, body: Line, its: list[Line]) -> Found:
+def check_deliveries(history: History, job: str, body: Line, its: list[Line]) -> Found:
     """Check the deliveries of a job to one endpoint, in the order of their first arrival."""
-    sure, perhaps = history.retries(job)
+    certain, possible = history.retries(job)
     if history.may_be_absent(history.owners[job], accepted_at(history, job), float("inf")):
-        sure = -1  # a deactivated user gets no webhooks
-    if not 1 + sure <= len(its) <= 1 + perhaps:
+        certain = -1  # a deactivated user gets no webhooks
+    if not 1 + certain <= len(its) <= 1 + possible:
         yield (
-            f"job {job} ended 1 + {sure} to {perhaps} times, and was delivered {len(its)} times",
+            f"job {job} ended 1 + {certain} to {possible} times, and was delivered {len(its)} times",
             history.about(job) + its,
         )
     times = [datetime.fromisoformat(line["body"]["timestamp"]) for line in its]
@@ -123,7 +123,7 @@ def deliveries_of(history: History, job: str, body: Line, its: list[Line]) -> Fo
         yield f"the events of job {job} arrived out of order", its
     types = [line["body"]["type"] for line in its]
     if any(each != "export.failed" for each in types[:-1]) or (
-        sure >= 0 and types and types[-1] != TYPES.get(body["status"])
+        certain >= 0 and types and types[-1] != TYPES.get(body["status"])
     ):
         yield f"job {job} is {body['status']} after the events {types}", history.about(job) + its
 

@@ -1,4 +1,4 @@
-"""Rules about the bytes of downloads."""
+"""Rules about the content of downloads."""
 
 import hashlib
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def downloads_match_their_receipts(history: History) -> Found:
         rows = sum(each["rows"] for each in entries_of(line)) if "manifest" in line else rows_in(line)
         found = (f"sha256:{line['sha256']}", line["size"], rows)
         if found != (receipt["checksum"], receipt["sizeBytes"], receipt["rows"]):
-            yield f"the download of job {line['job']} is not what its receipt describes", [line]
+            yield f"the download of job {line['job']} differs from its receipt", [line]
 
 
 @rule
@@ -59,7 +59,7 @@ def zip_differences(line: Line) -> Found:
 def differences(line: Line, entry: Line, facts: Line) -> Found:
     found = (facts["sha256"], facts["size"], rows_in(facts))
     if found != (entry["sha256"], entry["bytes"], entry["rows"]):
-        yield f"a file of job {line['job']} is not what its entry describes: {entry}", [line]
+        yield f"a file of job {line['job']} differs from its entry: {entry}", [line]
 
 
 def downloads(history: History) -> list[Line]:
@@ -77,7 +77,7 @@ def rows_in(facts: Line) -> int:
 
 
 def files(history: History) -> Iterator[tuple[Line, Line, list[list[str]]]]:
-    """Yield every file with rows that was downloaded: its line, its facts, and the slices that it must have."""
+    """Yield each downloaded file with rows: its line, its facts, and the expected slices."""
     for line in downloads(history):
         if "files" in line:
             for entry in entries_of(line):
@@ -102,7 +102,7 @@ def a_file_has_the_slices_of_its_request_in_one_version_each(history: History) -
 
 
 def merged(slices: list[list[Any]]) -> list[list[Any]]:
-    """Return the slices without repetitions of the one before: rows of `things` do not show their date."""
+    """Return the slices without consecutive repetitions, because rows of `things` do not contain their date."""
     return slices[:1] + [each for before, each in pairwise(slices) if each != before]
 
 
@@ -116,10 +116,13 @@ def a_job_has_the_schema_of_its_time(history: History) -> Found:
             continue
         its = [each for each in registered if each["dataset"] == job["dataset"]]
         if accepted := history.submissions.get(line["job"]):
-            least = max((each["schema"] for each in its if each["ended"] < accepted["first"]), default=0)
-            most = max((each["schema"] for each in its if each["began"] < accepted["ended"]), default=0)
-            if len(schemas) != 1 or not least <= schemas[0] <= most:
-                yield f"a file of job {line['job']} has the schema {schemas}, not {least} to {most}", [accepted, line]
+            minimum = max((each["schema"] for each in its if each["ended"] < accepted["first"]), default=0)
+            maximum = max((each["schema"] for each in its if each["began"] < accepted["ended"]), default=0)
+            if len(schemas) != 1 or not minimum <= schemas[0] <= maximum:
+                yield (
+                    f"a file of job {line['job']} has the schema {schemas}, not {minimum} to {maximum}",
+                    [accepted, line],
+                )
         declared = line.get("manifest", {}).get("schemaVersion", schemas[0])
         if [declared] != schemas:
             yield f"a file of job {line['job']} has the schema {schemas}, its manifest {declared}", [line]
@@ -127,18 +130,18 @@ def a_job_has_the_schema_of_its_time(history: History) -> Found:
 
 @rule
 def fresh_files_are_fresh(history: History) -> Found:
-    """Files of a job with `reuse: never` were read after its request, except snapshots after a source failure."""
+    """Check that files of a job with `reuse: never` were read after its request, except snapshots."""
     ticks = history.of("tick")
     for line, facts, _ in files(history):
         accepted = history.submissions.get(line["job"])
         if not accepted or not accepted["request"] or accepted["request"]["reuse"] != "never":
             continue
         snapshots = [(c["key"], c["effectiveDate"]) for c in history.chunks[line["job"]] if c["source"] == "snapshot"]
-        least = max((tick["version"] for tick in ticks if tick["ended"] < accepted["first"]), default=0)
+        minimum = max((tick["version"] for tick in ticks if tick["ended"] < accepted["first"]), default=0)
         for key, day, versions, _ in facts["slices"]:
-            if versions and versions[0] < least and (key, day) not in snapshots:
+            if versions and versions[0] < minimum and (key, day) not in snapshots:
                 yield (
-                    f"job {line['job']} got version {versions[0]} although {least} was older than it",
+                    f"job {line['job']} got version {versions[0]} although {minimum} was older than it",
                     [accepted, line],
                 )
 
@@ -155,10 +158,10 @@ def clean_files_are_exact(history: History) -> Found:
         except ValueError:  # not a date
             expected = ""
         if facts["plain"] != expected:
-            yield f"a file of job {line['job']} is not what the function returns", [line]
+            yield f"a file of job {line['job']} differs from the function's rows", [line]
     for job, chunks in history.chunks.items():
         for chunk in chunks:
             if (history.jobs[job]["dataset"] != "rude" or "SQLSTATE 42" in str(chunk["error"])) and (
                 (chunk["error"] or {}).get("code") == "EXPORT_SOURCE_ERROR"
             ):
-                yield f"a function failed that does not fail: {chunk}", history.about(job)
+                yield f"a function failed unexpectedly: {chunk}", history.about(job)

@@ -1,7 +1,7 @@
-"""A record, indexed for the rules, and the violations of the rules.
+"""Index of a record for the rules, and violations of the rules.
 
-A happened before B only if A ended before B began. A request without an answer, or with status 5xx, may have been
-carried out.
+A happened before B only if A ended before B began. A request without a response, or with status 5xx, may have been
+executed.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tests.chaos.history.record import Line
 
 FAULT_SECONDS = 5  # until processes are connected again after a fault
-MOST_LINES = 12  # of an excerpt
+MAX_LINES = 12  # of an excerpt
 SHOWN = (
     "user", "token", "op", "method", "path", "what", "endpoint", "id", "status", "how", "after", "item", "schema",
     "dataset", "version", "slices",
@@ -29,9 +29,9 @@ class Violation:
     lines: list[Line] = field(default_factory=list)
 
     def __str__(self) -> str:
-        left_out = len(self.lines) - MOST_LINES
-        lines = [*self.lines[:2], *self.lines[-MOST_LINES + 2 :]] if left_out > 0 else self.lines
-        note = f" (without {left_out} lines after the second)" if left_out > 0 else ""
+        omitted = len(self.lines) - MAX_LINES
+        lines = [*self.lines[:2], *self.lines[-MAX_LINES + 2 :]] if omitted > 0 else self.lines
+        note = f" ({omitted} lines after the second are omitted)" if omitted > 0 else ""
         return "\n".join([f"{self.rule}: {self.text}{note}", *(f"    {short(line)}" for line in lines)])
 
 
@@ -47,12 +47,12 @@ def short(line: Line) -> str:
 
 
 class Absence(NamedTuple):
-    """A time in which a user was deactivated: the beginnings and ends of both actions."""
+    """A period in which a user was deactivated: the start and end of both actions."""
 
-    began: float
-    since: float
-    until: float
-    over: float
+    deactivation_began: float
+    deactivated_at: float
+    activation_began: float
+    activated_at: float
 
 
 class History:
@@ -60,7 +60,7 @@ class History:
 
     def __init__(self, lines: list[Line]) -> None:
         self.lines = lines
-        self.answers = [line for line in lines if line["kind"] == "answer"]
+        self.responses = [line for line in lines if line["kind"] == "response"]
         self.actions = [line for line in lines if line["kind"] == "action"]
 
     # Indexes, because rules look up kinds and operations once per line of the record.
@@ -70,13 +70,13 @@ class History:
 
     @cached_property
     def operations(self) -> dict[str, list[Line]]:
-        return grouped(self.answers, "op")
+        return grouped(self.responses, "op")
 
     def of(self, kind: str) -> list[Line]:
         return self.kinds.get(kind, [])
 
     def op(self, *ops: str, status: int | None = None) -> list[Line]:
-        """Return the answers of these operations in the order of their beginnings."""
+        """Return the responses to these operations in the order of the requests."""
         found = [self.operations.get(op, []) for op in ops]
         lines = found[0] if len(found) == 1 else merge(*found, key=itemgetter("began"))
         return [line for line in lines if status in (None, line["status"])]
@@ -87,12 +87,12 @@ class History:
 
     @cached_property
     def jobs(self) -> dict[str, Line]:
-        """The final answer about each job."""
+        """The final state of each job."""
         return {line["job"]: line["body"] for line in self.op("poll", status=200) if line.get("final")}
 
     @cached_property
     def submissions(self) -> dict[str, Line]:
-        """The answer that accepted each job, with `first`: when its key was first sent, and the request."""
+        """The response that accepted each job, with its request, and `first`: when its key was first sent."""
         first: dict[Any, float] = {}
         found: dict[str, Line] = {}
         request: Line | None
@@ -119,10 +119,10 @@ class History:
         return {each["jobId"]: line["user"] for line in self.op("list", status=200) for each in line["body"]["results"]}
 
     def retries(self, job: str) -> tuple[int, int]:
-        """Return how many retries of a job were accepted, and how many may have been."""
+        """Return the number of certainly accepted retries of a job, and of possibly accepted ones."""
         its = [line for line in self.op("retry") if line["job"] == job]
-        sure = sum(line["status"] == 202 for line in its)
-        return sure, sure + sum(uncertain(line) for line in its)
+        certain = sum(line["status"] == 202 for line in its)
+        return certain, certain + sum(uncertain(line) for line in its)
 
     @cached_property
     def absences(self) -> dict[str, list[Absence]]:
@@ -137,20 +137,24 @@ class History:
         return found
 
     def may_be_absent(self, user: str, began: float, ended: float) -> bool:
-        return any(away.began < ended and began < away.over for away in self.absences[user])
+        return any(
+            absence.deactivation_began < ended and began < absence.activated_at for absence in self.absences[user]
+        )
 
     def is_absent(self, user: str, began: float, ended: float) -> bool:
-        return any(away.since < began and ended < away.until for away in self.absences[user])
+        return any(
+            absence.deactivated_at < began and ended < absence.activation_began for absence in self.absences[user]
+        )
 
     @cached_property
     def revoked(self) -> dict[str, Line]:
         return {line["token"]: line for line in self.actions if line["what"] == "revoke"}
 
     def disturbed(self, since: float, until: float) -> float:
-        """Return how many seconds of a time faults may have delayed."""
+        """Return the seconds of a period in which faults may have caused delays."""
         total, covered = 0.0, since
         for line in self.of("fault"):
-            if line["what"].startswith(("a wire", "all sessions", "database")):
+            if line["what"].startswith(("a connection", "connections", "all sessions", "database")):
                 end = min(line["ended"] + FAULT_SECONDS, until)
                 total += max(0.0, end - max(line["began"], covered))
                 covered = max(covered, end)

@@ -1,4 +1,4 @@
-"""Rules about answers, jobs, and quotas."""
+"""Rules about responses, jobs, and quotas."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from typing import Any
 from tests.chaos.history.history import Found, History, code_of, rule, uncertain
 from tests.chaos.history.record import ENDED, Line
 
-PRESIGN_SECONDS = 50  # within which a redirect must be usable
-# Besides 0, 5xx as problem+json, and 401 where access had ended.
+PRESIGN_SECONDS = 50  # for which a redirect must be valid
+# In addition to 0, 5xx as problem+json, and 401 after the access ended.
 EXPECTED: dict[str, dict[int, set[str] | None]] = {
     "hook": {201: None},
     "submit": {202: None, 409: {"idempotency_in_flight"}},
@@ -24,18 +24,18 @@ COUNTED = ("pending", "running", "retrying", "done", "failed", "cancelled")
 
 
 @rule
-def answers_are_documented(history: History) -> Found:
-    for line in history.answers:
+def responses_are_documented(history: History) -> Found:
+    for line in history.responses:
         status, expected = line["status"], EXPECTED.get(line["op"], {200: None})
         codes = expected.get(status, set())
         if status in (0, 401) or (status == 503 and line["problem"]):
             continue
         if status not in expected or (codes is not None and code_of(line) not in codes):
-            yield f"{line['op']} was answered with {status} {code_of(line)}", [line]
+            yield f"{line['op']} returned {status} {code_of(line)}", [line]
     for line in history.of("object"):
         late = line["ended"] - line["began"] > PRESIGN_SECONDS
         if line["status"] in (404, 416) or (line["status"] == 403 and not late):
-            yield f"a file of a valid receipt was answered with {line['status']}", [line]
+            yield f"a request for a file of a valid receipt returned {line['status']}", [line]
 
 
 @rule
@@ -44,14 +44,14 @@ def counters_add_up(history: History) -> Found:
         progress = body["progress"]
         parts = [progress[name] for name in COUNTED]
         if sum(parts) != progress["total"] or min(parts) < 0:
-            yield "the parts of the progress are not its total", [line]
+            yield "the counts of the progress do not add up to its total", [line]
         if progress["reused"] + progress["degraded"] > progress["done"]:
-            yield "more chunks were reused or degraded than done", [line]
+            yield "more chunks are reused or degraded than done", [line]
 
 
 def bodies(history: History) -> Iterator[tuple[Line, Line]]:
-    """Yield every representation of a job, with its line: in answers, lists, streams, and webhooks."""
-    for line in history.answers:
+    """Yield each representation of a job with its line, from responses, lists, streams, and webhooks."""
+    for line in history.responses:
         body = line["body"] if line["status"] in (200, 202) and isinstance(line["body"], dict) else {}
         yield from ((line, each) for each in [body, *body.get("results", [])] if "progress" in each)
     for line in history.of("stream"):
@@ -76,8 +76,9 @@ def ends_are_final(history: History) -> Found:
 
 
 def observations(history: History) -> tuple[dict[str, list[Seen]], dict[str, list[Seen]]]:
-    """Return the ends of each job that were seen, and its states at a time. Events and webhooks may be old: a failure
-    may have been retried since.
+    """Return the observed ends of each job, and its observed states.
+
+    Failures in events and webhooks are not ends: a failed job may have been retried since.
     """
     ends: dict[str, list[Seen]] = defaultdict(list)
     states: dict[str, list[Seen]] = defaultdict(list)
@@ -85,7 +86,7 @@ def observations(history: History) -> tuple[dict[str, list[Seen]], dict[str, lis
         seen = (line["began"], line["ended"], body["status"], line)
         if line["kind"] != "webhook":
             states[body["jobId"]].append(seen)
-        if body["status"] in ENDED and (line["kind"] == "answer" or body["status"] != "failed"):
+        if body["status"] in ENDED and (line["kind"] == "response" or body["status"] != "failed"):
             ends[body["jobId"]].append(seen)
     for line in history.of("stream"):
         for at, _, name, data in line["events"]:
@@ -102,14 +103,14 @@ def retried(history: History, job: str, status: str, since: float, until: float)
 
 
 @rule
-def a_key_makes_one_job(history: History) -> Found:
-    answers: dict[Any, list[Line]] = defaultdict(list)
+def a_key_creates_one_job(history: History) -> Found:
+    responses: dict[Any, list[Line]] = defaultdict(list)
     for line in history.op("submit", status=202):
-        answers[line["user"], line["key"]].append(line)
-    for its in answers.values():
+        responses[line["user"], line["key"]].append(line)
+    for its in responses.values():
         if len({line["sha256"] for line in its}) > 1:
-            yield "a repeated request got another answer", its
-    jobs = Counter(its[0]["body"]["jobId"] for its in answers.values())
+            yield "a repeated request got another response", its
+    jobs = Counter(its[0]["body"]["jobId"] for its in responses.values())
     for job, keys in jobs.items():
         if keys > 1:
             yield f"{keys} keys got the same job {job}", history.about(job)
@@ -124,9 +125,9 @@ def accepted_jobs_exist_and_end(history: History) -> Found:
         if history.owners.get(job) != line["user"]:
             yield f"accepted job {job} is not in its user's list", [line]
     unknown = set(history.owners) - set(history.submissions)
-    perhaps = [line for line in history.op("replay") if uncertain(line)]
-    if len(unknown) > len(perhaps):
-        yield f"jobs without a request: {unknown}", perhaps
+    possible = [line for line in history.op("replay") if uncertain(line)]
+    if len(unknown) > len(possible):
+        yield f"jobs without a request: {unknown}", possible
     for job in history.owners:
         if history.jobs.get(job, {}).get("status") not in ENDED:
             yield f"job {job} has not ended", history.about(job)
@@ -148,12 +149,12 @@ def jobs_are_the_sums_of_their_chunks(history: History) -> Found:
         if wrong := {name: (progress[name], value) for name, value in sums.items() if progress[name] != value}:
             yield f"job {job} and its chunks differ: {wrong}", history.about(job)
         if (line := history.submissions.get(job)) and line["request"]:
-            asked = slices_asked(line["request"])
-            if [[chunk["key"], chunk["effectiveDate"]] for chunk in chunks] != asked:
+            requested = slices_of_request(line["request"])
+            if [[chunk["key"], chunk["effectiveDate"]] for chunk in chunks] != requested:
                 yield f"job {job} has other chunks than its request", [line]
 
 
-def slices_asked(request: Line) -> list[list[str]]:
+def slices_of_request(request: Line) -> list[list[str]]:
     filters = request["filters"]
     first, last = (datetime.fromisoformat(filters[name]).toordinal() for name in ("dateFrom", "dateTo"))
     days = [datetime.fromordinal(day).date().isoformat() for day in range(first, last + 1)]
@@ -161,10 +162,10 @@ def slices_asked(request: Line) -> list[list[str]]:
 
 
 @rule
-def quotas_are_what_was_charged(history: History) -> Found:
+def quotas_match_the_charges(history: History) -> Found:
     """A chunk costs one, and is refunded if it was reused, failed, or cancelled.
 
-    A reused chunk whose file was gone is exported again at no charge.
+    A reused chunk whose file was missing is exported again without a charge.
     """
     redone = Counter[str]()
     for line in history.of("log"):
@@ -173,9 +174,9 @@ def quotas_are_what_was_charged(history: History) -> Found:
         if not line.get("final"):
             continue
         jobs = [history.jobs[job]["progress"] for job, owner in history.owners.items() if owner == line["user"]]
-        most = sum(each["done"] - each["reused"] for each in jobs)
+        maximum = sum(each["done"] - each["reused"] for each in jobs)
         used, charged = line["body"]["chunksPerDay"]["used"], line["body"]["jobsPerDay"]["used"]
-        if not most - redone[line["user"]] <= used <= most:
-            yield f"{line['user']} was charged {used} chunks, and has {most}", [line]
+        if not maximum - redone[line["user"]] <= used <= maximum:
+            yield f"{line['user']} was charged {used} chunks, and has {maximum}", [line]
         if charged != len(jobs):
             yield f"{line['user']} was charged {charged} jobs, and has {len(jobs)}", [line]

@@ -1,4 +1,4 @@
-"""The record of a soak: a file with one JSON line for each answer, object, stream, webhook, action, and fault."""
+"""The record of a soak test: a file with a JSON line for each response, object, stream, webhook, action, and fault."""
 
 import csv
 import gzip
@@ -20,13 +20,13 @@ MAX_BODY = 300_000  # bytes of a JSON body that is recorded as a whole
 
 
 class Record:
-    """The file, written by many threads. Times are of the monotonic clock; `at` is the wall clock at the end."""
+    """The file, written by many threads. Times are monotonic, except `at`, the wall-clock time at the end."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.file = path.open("w", buffering=1)
         self.lock = threading.Lock()
-        self.is_final = False  # set when everything has ended: the answers that follow are about the final state
+        self.is_final = False  # set when all work has ended: later responses describe the final state
 
     def add(self, kind: str, began: float, **facts: Any) -> Line:
         line: Line = {"kind": kind, "began": began, "ended": time.monotonic(), "at": time.time(), **facts}
@@ -41,7 +41,7 @@ class Record:
 
 
 def read(path: Path) -> list[Line]:
-    """Return the lines in the order of their beginnings."""
+    """Return the lines in the order of their start."""
     with path.open() as file:
         return sorted(map(json.loads, file), key=lambda line: float(line["began"]))
 
@@ -100,7 +100,7 @@ def rows_of(plain: bytes) -> Iterator[dict[str, Any]]:
 
 
 def slices_of(rows: Iterable[dict[str, Any]]) -> list[Any]:
-    """Return the slices in their order, with all versions that occur in each."""
+    """Return the slices in order, with all versions in each."""
     found = []
     for (key, day), group in groupby(rows, key=lambda row: (row["k"], row.get("day"))):
         its = list(group)

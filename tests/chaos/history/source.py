@@ -1,8 +1,8 @@
-"""Versioned datasets whose functions leave the session clean or dirty, and the expected bytes of the clean ones.
+"""Versioned datasets, and the expected files of the clean one.
 
-Each call reads the version of the source once, so all rows of a file carry the same one. A row of a clean function also
-shows session state that an earlier call may have left behind. Each schema version has a function and columns of its
-own.
+The functions of the dataset `rude` change the state of their session; those of `clean` do not. Each call reads the
+version of the source once, so all rows of a file have the same version. A row of a clean function also shows session
+state that an earlier call may have left. Each schema version has a separate function with different columns.
 """
 
 import time
@@ -16,7 +16,7 @@ from tests.chaos.source import Source
 
 KEYS = ["ATL", "JFK", "LHR", "SIN", "SLOW", "BIG", "ODD"]
 ROWS = {"BIG": 20_000, "SIN": 500}
-FEW = 20  # rows of any other key
+FEW = 20  # rows of all other keys
 TICK_SECONDS = 0.2  # between two versions
 
 TABLES = f"""
@@ -35,7 +35,7 @@ LANGUAGE sql STABLE AS $$
         SELECT c.version, coalesce(nullif(current_setting('app.tenant', true), ''), 'none') AS tenant,
                current_user = session_user AND to_regclass('pg_temp.leftover') IS NULL AND NOT EXISTS (
                    SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid()
-                   AND l.mode = 'ExclusiveLock'  -- the call itself has a shared one
+                   AND l.mode = 'ExclusiveLock'  -- the call itself holds a shared one
                ) AS untouched
         FROM data.clock c, pg_sleep(CASE key WHEN 'SLOW' THEN 1 ELSE 0 END)
     )
@@ -73,7 +73,7 @@ def function_of(dataset: str, schema: int) -> str:
 
 
 def create_function(source: Source, dataset: str, schema: int) -> str:
-    """Create a dataset's function of a schema version, and return its name."""
+    """Create the function of a dataset for a schema version, and return its name."""
     name = function_of(dataset, schema)
     source.run(f"DROP FUNCTION IF EXISTS {name}")
     source.run(FUNCTIONS[dataset].format(schema=schema))
@@ -81,16 +81,16 @@ def create_function(source: Source, dataset: str, schema: int) -> str:
 
 
 class Clock:
-    """Raises the version of the source several times a second. About every second one is recorded."""
+    """A thread that increments the version of the source five times a second, and records every fifth version."""
 
     def __init__(self, source: Source, record: Record) -> None:
         self.source, self.record = source, record
-        self.over = Event()
+        self.stopped = Event()
         self.thread = Thread(target=self.run, daemon=True)
         self.thread.start()
 
     def run(self) -> None:
-        while not self.over.is_set():
+        while not self.stopped.is_set():
             try:
                 with psycopg.connect(self.source.url, autocommit=True) as connection:
                     self.tick(connection)
@@ -98,22 +98,22 @@ class Clock:
                 time.sleep(TICK_SECONDS)  # a fault stopped the server
 
     def tick(self, connection: psycopg.Connection) -> None:
-        while not self.over.wait(TICK_SECONDS):
+        while not self.stopped.wait(TICK_SECONDS):
             began = time.monotonic()
             row = connection.execute("UPDATE data.clock SET version = version + 1 RETURNING version").fetchone()
             if row and row[0] % 5 == 0:
                 self.record.add("tick", began, version=row[0])
 
     def stop(self) -> None:
-        self.over.set()
+        self.stopped.set()
         self.thread.join(10)
 
 
-# ---- The bytes of the clean dataset ---------------------------------------------------------------------------------
+# ---- Expected files of the clean dataset------------------------------------------------------------------------------
 
 
 def clean_file(slices: list[tuple[str, str, int]], *, schema: int, form: str) -> bytes:
-    """Return the file with these slices (key, date, version): in UTC, with all digits, and with the caller's tenant."""
+    """Return the expected file of these slices (key, date, version), in UTC, with all digits and the default tenant."""
     head = f"k,day,version,n,at,ratio,tenant,untouched,schema_{schema}\n" if form == "csv" else ""
     return (head + "".join(clean_rows(*each, schema=schema, form=form) for each in slices)).encode()
 

@@ -1,7 +1,7 @@
 """OpenAPI extensions of drf-spectacular: authentication, strict input, and the common error responses.
 
 `Schema` is DRF's DEFAULT_SCHEMA_CLASS. It derives the responses about authentication, rates, bodies, and media types
-from the classes of a view, so that the schema cannot become outdated.
+from the attributes of a view, so that the schema cannot become outdated.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ from config.platform.http.openapi.responses import (
     LinkedResponse,
     Meanings,
     ProblemResponses,
-    described,
+    describe_response,
 )
 from config.platform.http.problems import CONTENT_TYPE, phrase
 
@@ -69,7 +69,7 @@ class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-
 
 
 class StrictSchema(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
-    """A StrictSerializer rejects unknown fields."""
+    """Schema of a StrictSerializer, which rejects unknown fields."""
 
     target_class = "config.platform.http.serializers.StrictSerializer"
     match_subclasses = True
@@ -87,19 +87,19 @@ class StrictSchema(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
 
 
 class Schema(AutoSchema):
-    """drf-spectacular's schema with the error responses of each view."""
+    """drf-spectacular's AutoSchema, with the error responses of each view."""
 
     def get_auth(self) -> list[Any]:
-        """Make authentication optional for views without permission classes, and name the scopes of the others."""
-        ways: list[Any] = super().get_auth() if self.view.authentication_classes else []
-        if not ways or not self.view.get_permissions():
-            return [{}, *ways] if ways else ways
+        """Make authentication optional for views without permission classes, and list the scopes of other views."""
+        schemes: list[Any] = super().get_auth() if self.view.authentication_classes else []
+        if not schemes or not self.view.get_permissions():
+            return [{}, *schemes] if schemes else schemes
         needed = scopes.needed_by(self.view, self.method)
         limited = [{BearerScheme.name: [scope]} for scope in needed]
-        return [way for each in ways for way in (limited if limited and BearerScheme.name in each else [each])]
+        return [scheme for each in schemes for scheme in (limited if limited and BearerScheme.name in each else [each])]
 
     def _get_request_body(self, direction: Direction = "request") -> dict[str, Any] | None:
-        """Make the body optional for PATCH only, where all fields are optional."""
+        """Make the body optional only for PATCH, where all fields are optional."""
         body: dict[str, Any] | None = super()._get_request_body(direction)  # type: ignore[no-untyped-call]
         return {**body, "required": self.method != "PATCH"} if body else body
 
@@ -131,15 +131,17 @@ class Schema(AutoSchema):
         return dict(sorted(bodies.items()))
 
     def refusals(self, own: Mapping[int, Meanings], given: Mapping[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-        """Return the problems of this view and the shared ones, which are references unless the view adds to them."""
-        responses = {status: described(status, meanings, given[status]) for status, meanings in own.items()}
+        """Return the problems of this view, and the shared ones as references unless the view extends them."""
+        responses = {status: describe_response(status, meanings, given[status]) for status, meanings in own.items()}
         for name in self.names_of_shared():
             ((status, meanings),) = SHARED[name].items()
-            mine = own.get(status, {})
-            if mine.items() <= meanings.items() and not given.get(status):
+            own_meanings = own.get(status, {})
+            if own_meanings.items() <= meanings.items() and not given.get(status):
                 responses[status] = {"$ref": f"#/components/responses/{name}"}
             else:
-                responses[status] = described(status, {**mine, **meanings, **mine}, given.get(status, {}))
+                responses[status] = describe_response(
+                    status, {**own_meanings, **meanings, **own_meanings}, given.get(status, {})
+                )
         return responses
 
     def names_of_shared(self) -> Iterator[str]:
@@ -164,11 +166,13 @@ def examples_in(response: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def add_shared(result: dict[str, Any], **_later: Any) -> dict[str, Any]:
-    """Add the components that the references point to. A postprocessing hook of drf-spectacular."""
+def add_shared_components(result: dict[str, Any], **_later: Any) -> dict[str, Any]:
+    """Add the components that are referenced. A postprocessing hook of drf-spectacular."""
     components = result.setdefault("components", {})
     components.setdefault("schemas", {}).update(Problem=PROBLEM, InputError=INPUT_ERROR)
     components["responses"] = {
-        name: described(status, meanings, {}) for name, shared in SHARED.items() for status, meanings in shared.items()
+        name: describe_response(status, meanings, {})
+        for name, shared in SHARED.items()
+        for status, meanings in shared.items()
     }
     return result

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 LARGEST_INT32 = 2**31 - 1
-# Names for enum values that are no identifiers.
+# Names of enum values that are not identifiers.
 NAMES = {",": "COMMA", ";": "SEMICOLON", "|": "PIPE", "\t": "TAB"}
 
 
@@ -17,31 +17,32 @@ def adapt(result: dict[str, Any], **_later: Any) -> dict[str, Any]:
     for node in nodes(result):
         is_integer = node.get("type") in ("integer", ["integer", "null"])
         if is_integer and node.get("maximum", LARGEST_INT32 + 1) > LARGEST_INT32:
-            node.setdefault("format", "int64")  # without it, generators for Go, Java, C#, and others use 32 bits
+            node.setdefault("format", "int64")  # otherwise, generators for Go, Java, C#, and others use 32 bits
         if NAMES.keys() & set(map(str, node.get("enum", ()))):
             node["x-enum-varnames"] = [NAMES.get(value, value) for value in node["enum"]]
     for operations in [*result["paths"].values(), *result["webhooks"].values()]:
         for operation in operations.values():
-            operation.setdefault("security", [])  # needs no authentication
+            operation.setdefault("security", [])  # no authentication
     return result
 
 
 def describe_defaults(schema: dict[str, Any]) -> None:
-    """Describe the default of an optional property in its description: some generators require a property that has
-    `default`.
+    """Move the default of an optional property to its description.
+
+    Some generators make a property with `default` required.
     """
     for name, shape in schema.get("properties", {}).items():
         if name not in schema.get("required", ()) and "default" in shape:
-            default = f"Default: {shown(shape.pop('default'))}."
+            default = f"Default: {format_default(shape.pop('default'))}."
             shape["description"] = " ".join(filter(None, (shape.get("description", ""), default)))
 
 
-def shown(default: Any) -> str:
+def format_default(default: Any) -> str:
     return {"": "empty", True: "`true`", False: "`false`"}.get(default, f"`{default}`")
 
 
 def nodes(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield all objects of the document, except for those in examples."""
+    """Yield all objects of the document, except in examples."""
     if isinstance(value, dict):
         yield value
         for name, member in value.items():

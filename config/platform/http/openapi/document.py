@@ -1,4 +1,4 @@
-"""The API schema at `/api/schema`, made once per process: making it takes a tenth of a second, and anyone may ask."""
+"""The API schema at `/api/schema`, generated once per process, because that takes 0.1 s and the path is public."""
 
 import gzip
 import hashlib
@@ -25,12 +25,12 @@ from config.platform.http.audit import NOTHING
 from config.platform.http.responses import accepts_gzip
 from config.platform.http.throttling import AddressThrottle
 
-# drf-spectacular imports and patches modules when it makes a schema, which is not safe in several threads.
-making = threading.Lock()
+# drf-spectacular imports and patches modules while it generates a schema, which is not thread-safe.
+schema_lock = threading.Lock()
 
 
 class SchemaThrottle(AddressThrottle):
-    """The rate of downloads by link, counted separately."""
+    """The rate limit of downloads by link, counted separately."""
 
     requests = "export_download_rate"
 
@@ -56,7 +56,7 @@ class SchemaView(SpectacularAPIView):
     def get(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:
         renderer: Callable[[], BaseRenderer] = type(request.accepted_renderer)
         is_gzip = accepts_gzip(request.headers.get("Accept-Encoding", ""))
-        with making:
+        with schema_lock:
             content, etag = document(renderer, is_gzip=is_gzip)
         response = HttpResponse(content, content_type=request.accepted_renderer.media_type)
         response["ETag"], response["Cache-Control"] = etag, "no-cache"

@@ -1,4 +1,4 @@
-"""Introduction of the OpenAPI schema, in Markdown: the rules that hold for all operations."""
+"""Introduction of the OpenAPI schema, in Markdown: the rules for all operations."""
 
 OVERVIEW = """Sluice exports the chunks (key and date) of a dataset to object storage, and converts documents to JSON.
 Both run as background jobs. A request gets an immediate 202 response with the URL of its job, and workers process the

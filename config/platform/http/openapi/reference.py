@@ -1,6 +1,6 @@
 """The API reference: the OpenAPI document as sections of operations, for the page `/api/docs`.
 
-Its texts are our own, so they are rendered as Markdown without a sanitizer; HTML in them is escaped.
+The texts are part of the source code, so their Markdown is rendered without a sanitizer. HTML in them is escaped.
 """
 
 import json
@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from drf_spectacular.renderers import OpenApiJsonRenderer
 from markdown_it import MarkdownIt
 
-from config.platform.http.openapi.document import document, making
+from config.platform.http.openapi.document import document, schema_lock
 
 MAX_LEVELS = 5
 MAX_EXAMPLE = 4_000  # characters of an example
@@ -24,10 +24,10 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A row of a table: a parameter, a header, or a field of a body. `level`: how deep it is nested."""
+    """A row of a table: a parameter, a header, or a field of a body. `level`: its depth of nesting."""
 
     name: str
-    place: str = ""  # of a parameter: path, query or header
+    place: str = ""  # for a parameter: path, query, or header
     kind: str
     is_required: bool
     about: SafeString
@@ -67,7 +67,7 @@ class Operation:
 
     @property
     def example(self) -> str:
-        """The first example of a JSON body, "" if it takes none."""
+        """The first example of a JSON body, or "" if there is none."""
         return next((text for body in self.bodies if body.media_type == JSON for _, text in body.examples), "")
 
     @property
@@ -97,12 +97,12 @@ class Reference:
 @cache
 def reference() -> Reference:
     """Return the reference of this process's API."""
-    with making:
+    with schema_lock:
         content, _ = document(OpenApiJsonRenderer, is_gzip=False)
     return Reader(json.loads(content)).reference()
 
 
-def rendered(text: str) -> SafeString:
+def render_markdown(text: str) -> SafeString:
     return SafeString(MarkdownIt("commonmark", {"html": False}).enable("table").render(text))
 
 
@@ -117,14 +117,14 @@ class Reader:
         sections = [
             Section(
                 name=tag["name"],
-                about=rendered(tag.get("description", "")),
+                about=render_markdown(tag.get("description", "")),
                 operations=[operation for name, operation in found if name == tag["name"]],
             )
             for tag in self.document["tags"]
         ]
         info = self.document["info"]
         return Reference(
-            title=info["title"], version=info["version"], about=rendered(info["description"]), sections=sections
+            title=info["title"], version=info["version"], about=render_markdown(info["description"]), sections=sections
         )
 
     def operations(self) -> Iterator[tuple[str, Operation]]:
@@ -143,17 +143,17 @@ class Reader:
             method=method.upper(),
             path=path,
             summary=found.get("summary", path),
-            about=rendered(found.get("description", "")),
+            about=render_markdown(found.get("description", "")),
             scopes=tuple(scope for each in security for scope in each.get("bearer", ())),
             is_open=not security or {} in security,
-            parameters=[self.parameter(self.resolved(each)) for each in found.get("parameters", ())],
-            bodies=list(self.bodies(self.resolved(found.get("requestBody", {})))),
-            responses=[self.response(status, self.resolved(each)) for status, each in found["responses"].items()],
+            parameters=[self.parameter(self.resolve(each)) for each in found.get("parameters", ())],
+            bodies=list(self.bodies(self.resolve(found.get("requestBody", {})))),
+            responses=[self.response(status, self.resolve(each)) for status, each in found["responses"].items()],
             is_event=is_event,
         )
 
     def parameter(self, found: Document) -> Field:
-        schema = self.resolved(found["schema"])
+        schema = self.resolve(found["schema"])
         return self.field(
             found["name"],
             schema,
@@ -168,11 +168,13 @@ class Reader:
         ]
         # All errors have the same body: the overview describes it.
         bodies = [] if status >= "400" else list(self.bodies(found))
-        return Response(status=status, about=rendered(found.get("description", "")), headers=headers, bodies=bodies)
+        return Response(
+            status=status, about=render_markdown(found.get("description", "")), headers=headers, bodies=bodies
+        )
 
     def bodies(self, found: Document) -> Iterator[Body]:
         for media_type, content in found.get("content", {}).items():
-            schema = self.resolved(content.get("schema", {}))
+            schema = self.resolve(content.get("schema", {}))
             examples = content.get("examples", {})
             yield Body(
                 media_type=media_type,
@@ -190,37 +192,37 @@ class Reader:
         choices = schema.get("oneOf") or schema.get("anyOf") or [schema]
         for each in choices:
             name = each.get("$ref", "").rpartition("/")[2] if len(choices) > 1 else ""
-            if fields := list(self.fields(self.resolved(each), 0)):
+            if fields := list(self.fields(self.resolve(each), 0)):
                 yield name, fields
 
     def fields(self, schema: Document, level: int) -> Iterator[Field]:
-        group = self.group_of(schema)
-        if level == MAX_LEVELS or group is None:
+        found = self.object_of(schema)
+        if level == MAX_LEVELS or found is None:
             return
-        for name, inside in group.get("properties", {}).items():
-            resolved = self.resolved(inside)
-            yield self.field(name, resolved, is_required=name in group.get("required", ()), level=level)
+        for name, member in found.get("properties", {}).items():
+            resolved = self.resolve(member)
+            yield self.field(name, resolved, is_required=name in found.get("required", ()), level=level)
             yield from self.fields(resolved, level + 1)
 
-    def group_of(self, schema: Document) -> Document | None:
-        """Return the object that a schema is, or a list of which it is, or that it may be beside null."""
+    def object_of(self, schema: Document) -> Document | None:
+        """Return the object schema in a schema: itself, the items of a list, or the only alternative to null."""
         if "properties" in schema:
             return schema
         if "items" in schema:
-            return self.group_of(self.resolved(schema["items"]))
+            return self.object_of(self.resolve(schema["items"]))
         choices = [each for each in schema.get("oneOf") or schema.get("anyOf") or () if each.get("type") != "null"]
-        return self.group_of(self.resolved(choices[0])) if len(choices) == 1 else None
+        return self.object_of(self.resolve(choices[0])) if len(choices) == 1 else None
 
     def field(
         self, name: str, schema: Document, *, is_required: bool, level: int = 0, place: str = "", about: str = ""
     ) -> Field:
-        values = schema.get("enum") or self.resolved(schema.get("items", {})).get("enum") or ()
+        values = schema.get("enum") or self.resolve(schema.get("items", {})).get("enum") or ()
         return Field(
             name=name,
             place=place,
             kind=self.kind(schema),
             is_required=is_required,
-            about=rendered(about or schema.get("description", "")),
+            about=render_markdown(about or schema.get("description", "")),
             level=level,
             default=json.dumps(schema["default"]) if "default" in schema else "",
             values=tuple(map(str, values)),
@@ -231,14 +233,14 @@ class Reader:
         if isinstance(kinds, list):
             return " or ".join(kinds)
         if kinds == "array":
-            return f"list of {self.kind(self.resolved(schema.get('items', {}))) or 'any'}"
+            return f"list of {self.kind(self.resolve(schema.get('items', {}))) or 'any'}"
         choices = schema.get("oneOf") or schema.get("anyOf") or ()
-        found = [self.kind(self.resolved(each)) for each in choices]
+        found = [self.kind(self.resolve(each)) for each in choices]
         shown = kinds or " or ".join(dict.fromkeys(filter(None, found)))
         return f"{shown} ({schema['format']})" if shown and schema.get("format") in SHOWN_FORMATS else shown
 
-    def resolved(self, found: Document) -> Document:
-        """Return the target of a `$ref`, with the description beside it."""
+    def resolve(self, found: Document) -> Document:
+        """Return the target of a `$ref`, with the description that is next to the `$ref`."""
         while "$ref" in found:
             target: Any = self.document
             for part in found["$ref"].removeprefix("#/").split("/"):
@@ -246,7 +248,7 @@ class Reader:
             found = {**target, **{name: value for name, value in found.items() if name == "description"}}
         if len(found.get("allOf", ())) == 1:
             return {
-                **self.resolved(found["allOf"][0]),
+                **self.resolve(found["allOf"][0]),
                 **{name: each for name, each in found.items() if name != "allOf"},
             }
         return found

@@ -1,7 +1,7 @@
 """OpenAPI schemas of response bodies, derived from the TypedDicts that views return.
 
-A body is declared once. mypy checks the function that builds it; drf-spectacular gets a serializer made from the same
-class. Nothing here runs while a request is processed.
+A body is declared once. mypy checks the function that builds it, and drf-spectacular uses a serializer that is
+generated from the same class. Nothing here runs during a request.
 
     class Chunk(TypedDict):
         key: str
@@ -9,7 +9,7 @@ class. Nothing here runs while a request is processed.
         rows: Annotated[int | None, "Null until the chunk is done."]
         checksum: Annotated[str, ChecksumField] | None
 
-In `Annotated` a string is the description, and anything callable makes the serializer field.
+In `Annotated`, a string is the description, and a callable creates the serializer field.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def choices(values: Any) -> Callable[..., serializers.Field]:
 
 
 def as_serializer(body: Any) -> Any:
-    """Replace a TypedDict, or a list of one, by its serializer, also inside an OpenApiResponse."""
+    """Convert a TypedDict, or a list of one, to its serializer, also inside an OpenApiResponse."""
     if isinstance(body, OpenApiResponse):
         return OpenApiResponse(as_serializer(body.response), body.description, body.examples)
     if get_origin(body) is list:
@@ -61,7 +61,7 @@ def serializer_of(shape: type) -> type[serializers.Serializer]:
 
 
 def field_of(hint: Any) -> serializers.Field:
-    hint, notes, options = unwrapped(hint)
+    hint, notes, options = unwrap(hint)
     for note in notes:
         if isinstance(note, str):
             options["help_text"] = note
@@ -70,7 +70,7 @@ def field_of(hint: Any) -> serializers.Field:
     return field
 
 
-def unwrapped(hint: Any) -> tuple[Any, list[Any], dict[str, Any]]:
+def unwrap(hint: Any) -> tuple[Any, list[Any], dict[str, Any]]:
     """Return the type inside `Annotated`, `NotRequired` and `| None`, with its annotations and field options."""
     notes: list[Any] = []
     options: dict[str, Any] = {}
@@ -82,7 +82,7 @@ def unwrapped(hint: Any) -> tuple[Any, list[Any], dict[str, Any]]:
             options["required"] = False
         else:
             options["allow_null"] = True
-        hint = first  # `None` comes last
+        hint = first  # `None` is last
     return hint, notes, options
 
 

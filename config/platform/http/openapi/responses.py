@@ -92,7 +92,7 @@ class ProblemResponses(OpenApiResponse):
 def problems(*kinds: type[Problem]) -> dict[tuple[int, str], ProblemResponses]:
     """Return the entries of these problems for `responses` of `extend_schema`.
 
-    The common ones, for authentication, rates, and so on, are added automatically.
+    Common problems, such as those of authentication and rate limits, are added automatically.
     """
     return {(status, CONTENT_TYPE): ProblemResponses(meanings) for status, meanings in by_status(*kinds).items()}
 
@@ -120,10 +120,10 @@ SHARED: dict[str, dict[int, dict[str, str]]] = {
 }
 
 
-def described(status: int, meanings: Meanings, given: Mapping[str, Any]) -> dict[str, Any]:
+def describe_response(status: int, meanings: Meanings, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the Response Object of a status, with its codes and an example of each.
 
-    The codes are an extension: most client generators ignore or reject a `$ref` with properties beside it.
+    The codes are in an extension, because most client generators ignore or reject a `$ref` with sibling properties.
     """
     shown = {each["value"]["code"] for each in given.values()}
     made = {code: {"value": example(status, code, detail)} for code, detail in meanings.items() if code not in shown}
@@ -169,7 +169,7 @@ class LinkedResponse(OpenApiResponse):
 
 
 def file_response(media_type: str, about: str) -> dict[tuple[int, str], OpenApiResponse]:
-    """Return the entry of a file behind a redirect, for clients that follow it."""
+    """Return the entry of a file that a redirect leads to, for clients that follow redirects."""
     return {(200, media_type): OpenApiResponse(OpenApiTypes.BINARY, about)}
 
 

@@ -1,7 +1,7 @@
-"""Client for requests to other servers.
+"""HTTP client for requests to other servers.
 
-It follows no redirects, keeps no cookies, uses no proxies or credentials of the environment, and asks for responses
-without compression: a decompressed size would need a limit of its own.
+It follows no redirects, keeps no cookies, and uses no proxies or credentials of the environment. It requests responses
+without compression, because the decompressed size would need another limit.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,8 +24,10 @@ class ResponseTooLarge(Exception):
 
 
 class Client:
-    """Sends requests until its deadline. Every call may raise httpx2.TransportError, AddressBlocked, and the errors of
-    `deadline`."""
+    """HTTP client with a deadline.
+
+    Every call may raise httpx2.TransportError, AddressBlocked, and the errors of `deadline`.
+    """
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class Client:
     def send(
         self, method: str, url: str | httpx2.URL, *, headers: Mapping[str, Any] | None = None, **content: Any
     ) -> Iterator[httpx2.Response]:
-        """Send a request and yield the response, whose body is still to be read. `content`: as for httpx2.Request."""
+        """Send a request and yield the response, whose body is not read yet. `content`: as for httpx2.Request."""
         request = httpx2.Request(
             method,
             url,

@@ -1,7 +1,8 @@
-"""Connections that end by their deadline and lead only to permitted addresses.
+"""Connections with a deadline, to permitted addresses only.
 
-A host is resolved once per connection. The guard checks the very addresses that are connected to: a DNS answer from a
-moment ago proves nothing (DNS rebinding). TLS and the Host header still use the name.
+A host is resolved once per connection, and the guard checks the addresses that are used for the connection. An earlier
+check would not be safe, because DNS may return other addresses later (DNS rebinding). TLS and the Host header still use
+the name.
 """
 
 import ssl
@@ -19,15 +20,15 @@ from config.platform.http.outbound.deadline import Deadline
 from config.platform.http.outbound.ssrf_guard import SsrfGuard, resolve
 
 BLOCK = 16 * 1024
-POLL_SECONDS = 0.25  # how soon a read that receives nothing notices that the call was aborted
+POLL_SECONDS = 0.25  # interval at which a blocked read checks whether the call was aborted
 
 
 class Transport(httpx2.HTTPTransport):
-    """httpx2's transport on bounded connections. None is kept alive: peers close them between our calls."""
+    """httpx2's transport on these connections. None is kept alive, because peers close idle connections."""
 
     def __init__(self, deadline: Deadline, *, guard: SsrfGuard | None = None, proxy: str | None = None) -> None:
         if guard and proxy:
-            raise ValueError("A proxy resolves names itself, so the guard could check nothing.")
+            raise ValueError("A proxy resolves names itself, so the guard could not check addresses.")
         super().__init__(verify=tls_context(), proxy=proxy, limits=httpx2.Limits(max_keepalive_connections=0))
         self._backend = BoundedBackend(deadline, guard)
         self._pool._network_backend = self._backend  # the transport has no parameter for it
@@ -73,7 +74,7 @@ class BoundedBackend(httpcore2.SyncBackend):
 
 
 class BoundedStream(httpcore2.NetworkStream):
-    """Connection that checks the deadline before each wait."""
+    """A connection that checks the deadline before each wait."""
 
     def __init__(self, stream: httpcore2.NetworkStream, deadline: Deadline) -> None:
         self._stream, self._deadline = stream, deadline
@@ -107,12 +108,12 @@ class BoundedStream(httpcore2.NetworkStream):
 
 @cache
 def tls_context() -> ssl.SSLContext:
-    """Return the trusted authorities. Loading them takes longer than everything else in a client."""
+    """Return the TLS context with the trusted authorities. It is cached, because loading them is slow."""
     return httpx2.create_ssl_context()
 
 
 def environment_proxy(url: str) -> str | None:
-    """Return the proxy of the environment for a URL, by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."""
+    """Return the proxy for a URL from HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, and NO_PROXY."""
     parts = urlsplit(url)
     proxies = getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")

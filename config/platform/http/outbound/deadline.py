@@ -1,4 +1,4 @@
-"""Limit on the total time of a call."""
+"""Limit of the total time of a call."""
 
 import math
 import threading
@@ -14,8 +14,8 @@ class Deadline:
     """The time limit of a call, checked before each wait on the network.
 
     Timeouts of single reads are not enough: a peer that sends one byte per second never exceeds them. `remaining` is
-    the caller's own limit. It returns the seconds left, and may raise an error to abort the call, for example when a
-    lease is lost.
+    an additional limit of the caller. It returns the remaining seconds, and may raise an exception to abort the call,
+    such as when a lease is lost.
     """
 
     def __init__(self, seconds: float = math.inf, *, remaining: Callable[[], float] = lambda: math.inf) -> None:
@@ -34,8 +34,10 @@ class Deadline:
 
 
 def run_within(seconds: float, call: Callable[[], T]) -> T:
-    """Return the result of the call, or raise TimeoutError. Its thread is then abandoned: a DNS lookup cannot be
-    interrupted."""
+    """Return the result of the call, or raise TimeoutError.
+
+    After a timeout, its thread is abandoned, because a DNS lookup cannot be interrupted.
+    """
     result: Future[T] = Future()
 
     def run() -> None:

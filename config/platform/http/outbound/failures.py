@@ -1,4 +1,4 @@
-"""Log fields for servers that cannot be reached: no paths, no credentials, no messages, which may quote either."""
+"""Log fields for unreachable servers, without paths and credentials, and without messages that may quote them."""
 
 import socket
 import ssl
@@ -11,15 +11,21 @@ LOOKUP_ERRORS = {value: name for name, value in vars(socket).items() if name.sta
 
 
 def log_fields(error: BaseException, *, url: str) -> dict[str, str]:
-    """Return the host and the kind of failure: `{"host": "ocr.example:8000", "error": "httpx2.ConnectError",
-    "cause": "ConnectionRefusedError (ECONNREFUSED)"}`."""
+    """Return the host and the kind of failure.
+
+    Example: `{"host": "ocr.example:8000", "error": "httpx2.ConnectError",
+    "cause": "ConnectionRefusedError (ECONNREFUSED)"}`.
+    """
     system_error = next((link for link in logs.chain_of(error, hidden=True) if isinstance(link, OSError)), None)
     cause = {"cause": describe(system_error)} if system_error else {}
     return {"host": host_and_port(url), "error": logs.describe(error), **cause}
 
 
 def describe(error: OSError) -> str:
-    """Return the class and the symbolic name. The numbers of DNS and TLS errors are not errno's."""
+    """Return the class and the symbolic name of an error.
+
+    The numbers of DNS and TLS errors are not system error numbers.
+    """
     name = type(error).__name__
     if isinstance(error, ssl.SSLError):
         return f"{name} ({error.reason})" if error.reason else name

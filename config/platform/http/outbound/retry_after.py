@@ -1,4 +1,4 @@
-"""Retry-After header of a peer."""
+"""Parser of the Retry-After header."""
 
 import re
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 def seconds(header: str | None, *, limit: float) -> float | None:
     """Return the delay in a Retry-After header, a number of seconds or a date (RFC 9110, 10.2.3), from 0 to `limit`.
 
-    None where there is no header, or its value is invalid.
+    Return None if the header is missing or invalid.
     """
     value = (header or "").strip()
     try:

@@ -1,4 +1,4 @@
-"""SSRF guard: the addresses that a URL chosen by a user may lead to."""
+"""SSRF guard: restricts the addresses to which a user's URL can lead."""
 
 import socket
 from collections.abc import Iterable
@@ -8,8 +8,8 @@ from ipaddress import IPv6Address, IPv6Network, ip_network
 from config.platform.http.addresses import Address, Network, parse, within
 from config.platform.http.outbound.deadline import run_within
 
-# The IPv6 range for public use. NAT64, 6to4 and Teredo embed IPv4 addresses, including private ones. BLOCKED has the
-# ranges of these that are part of it.
+# The IPv6 range for public use. NAT64, 6to4, and Teredo addresses embed IPv4 addresses, including private ones. BLOCKED
+# contains their ranges inside of the public range.
 GLOBAL_UNICAST = IPv6Network("2000::/3")
 BLOCKED = tuple(
     map(
@@ -17,11 +17,11 @@ BLOCKED = tuple(
         (
             "100.64.0.0/10",  # carrier-grade NAT, and the metadata service of one cloud
             "168.63.129.16/32",  # a public address, but internal to every Azure network
-            "192.0.0.0/24",  # IETF protocol assignments; partly public by Python's tables
+            "192.0.0.0/24",  # IETF protocol assignments; Python counts some as public
             "192.88.99.0/24",  # 6to4 relays
             "2001:20::/28",  # ORCHIDv2: identifiers, not addresses
             "2002::/16",  # 6to4
-            "3fff::/20",  # documentation; unknown to older Pythons
+            "3fff::/20",  # documentation; unknown to older versions of Python
         ),
     )
 )
@@ -41,7 +41,7 @@ def is_public(address: Address) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SsrfGuard:
-    """Permits public addresses over https, and the `allowed` internal networks also over http."""
+    """A guard that permits public addresses over https, and `allowed` internal networks over https and http."""
 
     allowed: tuple[Network, ...] = ()
 

@@ -1,6 +1,6 @@
-"""Traces of requests, messages, chunks, stages, and S3 calls. Off without TRACING.
+"""Traces of requests, messages, chunks, stages, and S3 calls. Off unless TRACING is set.
 
-`span(…)` surrounds a step, and `annotate(…)` adds attributes to it. While tracing is off, both do nothing, and
+`span(…)` records a step, and `annotate(…)` adds attributes to it. While tracing is off, both do nothing, and
 OpenTelemetry is not loaded: only `config.platform.observability.tracing.recorder` imports it.
 
 A wake-up message does not determine which job a worker takes next, so chunks do not belong to the message's trace. The
@@ -34,8 +34,8 @@ Role = Literal["web", "worker", "beat"]
 recorder: Recorder | None = None
 
 
-def begin(role: Role) -> None:
-    """Start tracing if TRACING is set. Call it before the process forks: each child sends its own spans."""
+def start(role: Role) -> None:
+    """Start tracing if TRACING is set. Call it before the process forks; each child sends its spans separately."""
     global recorder  # noqa: PLW0603
     if settings.SLUICE.tracing and recorder is None:
         from config.platform.observability.tracing.recorder import Recorder
@@ -44,16 +44,16 @@ def begin(role: Role) -> None:
         logs.current_trace = recorder.current_trace
 
 
-def end() -> None:
+def flush() -> None:
     """Send the remaining spans, in at most two seconds. Later spans are lost."""
     if recorder:
-        recorder.end()
+        recorder.flush()
 
 
 def span(name: str, *, parent: str | None = None, **facts: Fact) -> AbstractContextManager[object]:
-    """Surround a step of the current trace, or of the trace of `parent`, a traceparent.
+    """Record a step of the current trace, or of the trace of `parent`, a traceparent.
 
-    Without a trace there is no span. Work that beat starts has log lines only.
+    Without a trace, no span is recorded. Work that beat starts is only logged.
     """
     return recorder.step(name, parent, facts) if recorder else nullcontext()
 
@@ -77,9 +77,9 @@ def in_context(call: Callable[P, T]) -> Callable[P, T]:
 def request(
     request: HttpRequest, *, request_id: str, is_trusted: bool
 ) -> AbstractContextManager[Callable[[HttpResponse], None]]:
-    """Surround a request, and yield a function to call with the response.
+    """Record a request, and yield a function to call with the response.
 
-    The traces of trusted callers are continued. Other traces are linked only.
+    The traces of trusted callers are continued. Other traces are only linked.
     """
     if recorder:
         return recorder.request(request, request_id=request_id, is_trusted=is_trusted)
@@ -93,5 +93,5 @@ def trace_calls(client: S3Client) -> None:
 
 
 def call(operation: str) -> AbstractContextManager[Callable[[int], None]]:
-    """Surround a call to the storage that boto3 does not make, and yield a function to call with the status."""
+    """Record a storage request that is not made by boto3, and yield a function to call with the status."""
     return recorder.call(operation) if recorder else nullcontext(lambda _status: None)

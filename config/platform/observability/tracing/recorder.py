@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-END_MILLISECONDS = 2000  # to send the last spans when a process ends
+FLUSH_MILLISECONDS = 2000  # to send the last spans when a process exits
 LOG_SECONDS = 60  # between two log lines about an unavailable collector
 SERVER_ERROR = 500
 HEADER = "traceparent"
@@ -65,7 +65,7 @@ class QuietExporter(SpanExporter):
 
 
 class Recorder:
-    """The spans of a process and its forks. Each process sends its spans in a thread of its own."""
+    """The spans of a process and its forks. Each process sends its spans in a separate thread."""
 
     def __init__(self, role: str) -> None:
         self.role = role
@@ -79,12 +79,12 @@ class Recorder:
         signals.after_task_publish.connect(self.end_publish)
         signals.task_prerun.connect(self.begin_run)
         signals.task_postrun.connect(self.end_run)
-        atexit.register(self.end)
+        atexit.register(self.flush)
 
     # ---- The process ------------------------------------------------------------------------------------------------
     @property
     def tracer(self) -> trace.Tracer:
-        """The tracer of this process, created with its first span: a fork does not inherit its parent's threads."""
+        """The tracer of this process. It is created with the first span, because a fork does not inherit threads."""
         if self.own_tracer is None or self.pid != os.getpid():
             with self.starting:
                 if self.own_tracer is None or self.pid != os.getpid():
@@ -98,10 +98,10 @@ class Recorder:
         is_named = os.environ.get("OTEL_SERVICE_NAME") or SERVICE_NAME in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
         return Resource.create({} if is_named else {SERVICE_NAME: f"sluice-{self.role}"})
 
-    def end(self) -> None:
+    def flush(self) -> None:
         if self.batches and self.pid == os.getpid():
             # The public method has no timeout parameter, and waits for 30 s.
-            self.batches._batch_processor.shutdown(END_MILLISECONDS)
+            self.batches._batch_processor.shutdown(FLUSH_MILLISECONDS)
 
     # ---- Steps ------------------------------------------------------------------------------------------------------
     @contextmanager
@@ -149,12 +149,14 @@ class Recorder:
             fail(span, failed)
 
     def traceparent(self) -> str:
-        its = trace.get_current_span().get_span_context()
-        return f"00-{its.trace_id:032x}-{its.span_id:016x}-{its.trace_flags:02x}" if its.is_valid else ""
+        span_context = trace.get_current_span().get_span_context()
+        if not span_context.is_valid:
+            return ""
+        return f"00-{span_context.trace_id:032x}-{span_context.span_id:016x}-{span_context.trace_flags:02x}"
 
     def current_trace(self) -> str:
-        its = trace.get_current_span().get_span_context()
-        return f"{its.trace_id:032x}" if its.is_valid else ""
+        span_context = trace.get_current_span().get_span_context()
+        return f"{span_context.trace_id:032x}" if span_context.is_valid else ""
 
     def in_context(self, call: Callable[P, T]) -> Callable[P, T]:
         current = context.get_current()
@@ -173,7 +175,7 @@ class Recorder:
     def request(
         self, request: HttpRequest, *, request_id: str, is_trusted: bool
     ) -> Iterator[Callable[[HttpResponse], None]]:
-        """Surround a request with a span named by method and route, such as `POST /exports`: paths are private."""
+        """Record a request as a span with its method and route, such as `POST /exports`. Paths are private."""
         caller = parse_traceparent(request.META.get("HTTP_TRACEPARENT", ""))
         parent_context = (
             trace.set_span_in_context(caller, context.Context()) if caller and is_trusted else context.Context()
@@ -204,9 +206,11 @@ class Recorder:
 
     # ---- Messages ---------------------------------------------------------------------------------------------------
     def begin_publish(self, sender: str, headers: dict[str, Any], body: Any, **_later: object) -> None:
-        """Add the trace to the message, unless it is a wake-up message from a worker: the next job may be another
-        user's, and the trace would never end."""
-        headers.pop(HEADER, None)  # of the current message, if the sender copied its headers
+        """Add the trace to the message, except to a wake-up message from a worker.
+
+        The next job may belong to another user, and the trace would never end.
+        """
+        headers.pop(HEADER, None)  # that of the current message, if the sender copied its headers
         kwargs = body[1]
         if not trace.get_current_span().get_span_context().is_valid or (context.get_value(RUN) and not kwargs):
             return
@@ -303,9 +307,13 @@ def parse_traceparent(text: str) -> Span | None:
 
 
 def without_state(span: Span) -> trace.SpanContext:
-    its = span.get_span_context()
+    span_context = span.get_span_context()
     return trace.SpanContext(
-        its.trace_id, its.span_id, is_remote=True, trace_flags=its.trace_flags, trace_state=TraceState()
+        span_context.trace_id,
+        span_context.span_id,
+        is_remote=True,
+        trace_flags=span_context.trace_flags,
+        trace_state=TraceState(),
     )
 
 

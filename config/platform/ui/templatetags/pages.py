@@ -32,7 +32,7 @@ def count(value: int | None) -> str:
 
 @register.filter
 def percent(value: float | None) -> str:
-    """Format `0.975` as `97.5 %`, and None as a dash. Rounded down: 100 % is all."""
+    """Format `0.975` as `97.5 %`, and None as a dash. Round down, so that only a whole is 100 %."""
     return "–" if value is None else f"{int(value * 1000 + 1e-6) / 10:g} %"
 
 
@@ -79,14 +79,14 @@ def exactly(moment: datetime) -> str:
 
 @register.filter
 def wall(moment: datetime) -> str:
-    """Format a time in its own zone as `Mon 2026-03-02 06:00 CET`. Django's `date` would convert it to UTC."""
+    """Format a time in its time zone as `Mon 2026-03-02 06:00 CET`. Django's `date` would convert it to UTC."""
     return f"{moment:%a %Y-%m-%d %H:%M %Z}"
 
 
 @register.filter
 def whole_dates(text: str) -> SafeString:
-    """Render a text whose dates are not broken over lines."""
-    parts = enumerate(DATE.split(text))  # every second one is a date
+    """Render a text without line breaks inside dates."""
+    parts = enumerate(DATE.split(text))  # every second part is a date
     shown = (format_html('<span class="nowrap">{}</span>', part) if n % 2 else part for n, part in parts)
     return format_html_join("", "{}", ((part,) for part in shown))
 

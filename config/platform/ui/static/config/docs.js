@@ -10,7 +10,7 @@ document.addEventListener("submit", (event) => {
   if (event.target.matches("form.try")) send(event.target);
 });
 
-// The session needs the CSRF token. With a token, the session is not sent.
+// Requests with the session need the CSRF token. Requests with an API token do not send the session.
 function headersFor(method) {
   const token = document.getElementById("token").value.trim();
   if (token) return { Authorization: `Bearer ${token}` };
@@ -29,22 +29,22 @@ async function send(form) {
   const body = form.querySelector("textarea[data-in=body]")?.value;
   if (body) headers["Content-Type"] = "application/json";
   const credentials = headers.Authorization ? "omit" : "same-origin";
-  const answer = form.querySelector(".answer");
-  answer.textContent = "Sending …";
+  const output = form.querySelector(".answer");
+  output.textContent = "Sending …";
   try {
-    show(answer, await fetch(url, { method, headers, body: body || undefined, credentials, redirect: "manual" }));
+    show(output, await fetch(url, { method, headers, body: body || undefined, credentials, redirect: "manual" }));
   } catch {
-    answer.textContent = "Could not reach the server.";
+    output.textContent = "Could not reach the server.";
   }
 }
 
-async function show(place, response) {
+async function show(output, response) {
   const text = response.type === "opaqueredirect" ? "A redirect to the file." : await response.text();
   const code = document.createElement("pre");
   code.tabIndex = 0;
   code.setAttribute("aria-label", "Response");
   code.textContent = pretty(text);
-  place.replaceChildren(Object.assign(document.createElement("p"), { textContent: `Status ${response.status || "3xx"}` }), code);
+  output.replaceChildren(Object.assign(document.createElement("p"), { textContent: `Status ${response.status || "3xx"}` }), code);
 }
 
 function pretty(text) {
@@ -55,10 +55,10 @@ function pretty(text) {
   }
 }
 
-// A link to an operation opens it.
+// Open the operation that the URL's fragment links to.
 function open() {
-  const place = window.location.hash && document.getElementById(decodeURIComponent(window.location.hash.slice(1)));
-  if (place instanceof HTMLDetailsElement) place.open = true;
+  const target = window.location.hash && document.getElementById(decodeURIComponent(window.location.hash.slice(1)));
+  if (target instanceof HTMLDetailsElement) target.open = true;
 }
 window.addEventListener("hashchange", open);
 open();

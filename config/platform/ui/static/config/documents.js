@@ -1,11 +1,11 @@
 "use strict";
-// Behavior of the document pages: uploads with progress, live updates of the list, and links to citations.
+// Document pages: uploads with progress, live updates of the list, and links to citations.
 
-// ---- Uploads --------------------------------------------------------------------------------------------------------
-// Each file is one API request, two at a time. Retries of a file keep its Idempotency-Key, so that a lost response
-// creates no second task.
-const AT_ONCE = 2;
-const AGAIN_AFTER_MS = [1000, 4000];
+// ---- Uploads -------------------------------------------------------------------------------------------------------
+// Each file is an API request; two run at a time. A retry has the same Idempotency-Key, so that a lost response does not
+// create a second task.
+const PARALLEL_UPLOADS = 2;
+const RETRY_DELAYS_MS = [1000, 4000];
 
 class Upload {
   constructor(queue, file, rule) {
@@ -17,7 +17,7 @@ class Upload {
     this.item = queue.template.content.firstElementChild.cloneNode(true);
     this.bar = this.item.querySelector("progress");
     this.message = this.item.querySelector(".upload-message");
-    this.share = this.item.querySelector(".upload-share"); // not in the message, which screen readers read
+    this.share = this.item.querySelector(".upload-share"); // not part of the message, which screen readers announce
     this.item.querySelector(".upload-name").textContent = file.name;
     this.bar.setAttribute("aria-label", file.name);
     this.button("cancel").addEventListener("click", () => this.cancel());
@@ -47,8 +47,8 @@ class Upload {
     this.request.setRequestHeader("X-CSRFToken", this.queue.token);
     this.request.setRequestHeader("Idempotency-Key", this.key);
     this.request.upload.onprogress = (event) => this.progress(event);
-    this.request.onload = () => this.answered();
-    this.request.onerror = () => this.broken();
+    this.request.onload = () => this.loaded();
+    this.request.onerror = () => this.connectionLost();
     this.show("Uploading …");
     this.request.send(body);
   }
@@ -60,30 +60,30 @@ class Upload {
     if (event.loaded === event.total) this.show("Processing …");
   }
 
-  answered() {
-    const answer = parsed(this.request.responseText);
+  loaded() {
+    const body = parsed(this.request.responseText);
     if (this.request.status === 202) {
       this.show("", { ended: true });
       this.item.classList.remove("wrong");
       const link = document.createElement("a");
-      link.href = `${this.queue.page}/${answer.task_id}`;
+      link.href = `${this.queue.page}/${body.task_id}`;
       link.textContent = "Uploaded. View progress";
       this.message.append(link);
-      if (answer.duplicate_of) this.message.append(`. Same file as task ${answer.duplicate_of}.`);
+      if (body.duplicate_of) this.message.append(`. Same file as task ${body.duplicate_of}.`);
       this.queue.ended(this, true);
       return;
     }
-    const errors = (answer.errors ?? []).map((error) => error.detail).join(" ");
+    const errors = (body.errors ?? []).map((error) => error.detail).join(" ");
     const wait = this.request.getResponseHeader("Retry-After");
-    const later = wait ? ` Try again in ${duration(Number(wait))}.` : "";
-    const isOut = [401, 403].includes(this.request.status);
-    const message = isOut ? "You are signed out. Reload the page to sign in." : errors || answer.detail || "Unknown error.";
-    this.show(`Upload failed: ${message}${later}`, { ended: true, again: [409, 429].includes(this.request.status) || this.request.status >= 500 });
+    const advice = wait ? ` Try again in ${duration(Number(wait))}.` : "";
+    const isSignedOut = [401, 403].includes(this.request.status);
+    const message = isSignedOut ? "You are signed out. Reload the page to sign in." : errors || body.detail || "Unknown error.";
+    this.show(`Upload failed: ${message}${advice}`, { ended: true, again: [409, 429].includes(this.request.status) || this.request.status >= 500 });
     this.queue.ended(this, false);
   }
 
-  broken() {
-    const wait = AGAIN_AFTER_MS[this.tries];
+  connectionLost() {
+    const wait = RETRY_DELAYS_MS[this.tries];
     this.tries += 1;
     if (wait) {
       this.show("Connection lost. Retrying …");
@@ -107,8 +107,8 @@ class Upload {
     this.queue.add(this);
   }
 
-  refuse(why) {
-    this.show(why, { ended: true });
+  reject(reason) {
+    this.show(reason, { ended: true });
   }
 }
 
@@ -135,7 +135,7 @@ class Uploads {
   submitted(event) {
     event.preventDefault();
     event.stopPropagation(); // page.js would disable the button
-    this.take(this.input.files);
+    this.addFiles(this.input.files);
     this.input.value = "";
   }
 
@@ -148,14 +148,14 @@ class Uploads {
   dropped(event) {
     event.preventDefault();
     this.form.classList.remove("over");
-    this.take(event.dataTransfer.files);
+    this.addFiles(event.dataTransfer.files);
   }
 
-  take(files) {
+  addFiles(files) {
     const rule = this.form.elements.rule_id.value;
     for (const file of files) {
       const upload = new Upload(this, file, rule);
-      if (file.size > Number(this.form.dataset.maxBytes)) upload.refuse(`Not uploaded: the file is larger than ${this.form.dataset.limit}.`);
+      if (file.size > Number(this.form.dataset.maxBytes)) upload.reject(`Not uploaded: the file is larger than ${this.form.dataset.limit}.`);
       else this.add(upload);
     }
     this.list.hidden = !this.list.children.length;
@@ -167,7 +167,7 @@ class Uploads {
   }
 
   next() {
-    while (this.running.size < AT_ONCE && this.waiting.length) {
+    while (this.running.size < PARALLEL_UPLOADS && this.waiting.length) {
       const upload = this.waiting.shift();
       this.running.add(upload);
       upload.send();
@@ -195,57 +195,58 @@ function parsed(text) {
   }
 }
 
-// ---- The list -------------------------------------------------------------------------------------------------------
-// Rows are polled while a document is open. Selected rows stay selected.
+// ---- The list ------------------------------------------------------------------------------------------------------
+// Rows are polled while a document is unfinished. Selected rows stay selected.
 const ROWS_MS = 3000;
-const ticked = new Set();
+const selectedIds = new Set();
 
 function boxes() {
   return [...document.querySelectorAll("#rows [name=task]")];
 }
 
 function showSelection() {
-  const there = boxes();
-  for (const id of ticked) if (!there.some((box) => box.value === id)) ticked.delete(id);
+  const visible = boxes();
+  for (const id of selectedIds) if (!visible.some((box) => box.value === id)) selectedIds.delete(id);
   const several = document.getElementById("several");
-  several.hidden = !ticked.size;
-  several.querySelector("[data-chosen]").textContent = `${ticked.size} selected:`;
-  for (const button of several.querySelectorAll("[data-word]")) button.textContent = `${button.dataset.word} ${ticked.size}`;
+  several.hidden = !selectedIds.size;
+  several.querySelector("[data-chosen]").textContent = `${selectedIds.size} selected:`;
+  for (const button of several.querySelectorAll("[data-word]")) button.textContent = `${button.dataset.word} ${selectedIds.size}`;
   const all = document.querySelector("[data-all]");
   if (!all) return;
   all.hidden = false;
-  all.checked = there.length > 0 && ticked.size === there.length;
+  all.checked = visible.length > 0 && selectedIds.size === visible.length;
 }
 
-function restoreTicks() {
-  for (const box of boxes()) box.checked = ticked.has(box.value);
+function restoreSelection() {
+  for (const box of boxes()) box.checked = selectedIds.has(box.value);
   showSelection();
 }
 
 function followRows() {
-  restoreTicks();
+  restoreSelection();
   document.addEventListener("change", (event) => {
     if (event.target.matches("[data-all]")) for (const box of boxes()) box.checked = event.target.checked;
     if (!event.target.matches("#rows [type=checkbox]")) return;
-    ticked.clear();
-    for (const box of boxes()) if (box.checked) ticked.add(box.value);
+    selectedIds.clear();
+    for (const box of boxes()) if (box.checked) selectedIds.add(box.value);
     showSelection();
   });
-  document.addEventListener("htmx:afterSettle", restoreTicks);
+  document.addEventListener("htmx:afterSettle", restoreSelection);
   window.setInterval(() => {
     if (!document.hidden && document.querySelector("#rows[data-open]")) htmx.trigger("#rows", "refresh");
   }, ROWS_MS);
 }
 
-// The progress of a batch is polled while its documents are open, except while it is hidden or an element in it is used.
+// The progress of a batch is polled while it has unfinished documents, but not while the page is hidden or an element of
+// the batch has the focus.
 function followBatch(place) {
   window.setInterval(() => {
     if (!document.hidden && !place.contains(document.activeElement)) htmx.trigger(place, "refresh");
   }, ROWS_MS);
 }
 
-// ---- Citations ------------------------------------------------------------------------------------------------------
-// A quote is Markdown and the page shows HTML, so only letters and digits are compared.
+// ---- Citations -----------------------------------------------------------------------------------------------------
+// A quote is Markdown, and the page is HTML, so only letters and digits are compared.
 const LETTER = /[\p{L}\p{N}]/u;
 
 function unmark() {
@@ -260,7 +261,7 @@ function letters(text) {
   return [...text].filter((char) => LETTER.test(char)).join("").toLowerCase();
 }
 
-function places(sheets) {
+function letterPositions(sheets) {
   const found = [];
   for (const sheet of sheets) {
     const walker = document.createTreeWalker(sheet, NodeFilter.SHOW_TEXT);
@@ -276,22 +277,22 @@ function places(sheets) {
 }
 
 function highlight(sheets, quote) {
-  const found = places(sheets);
+  const found = letterPositions(sheets);
   const units = found.flatMap((place) => Array(place.small.length).fill(place));
   const text = found.map((place) => place.small).join("");
-  // Tags are visible in the source view only.
-  const ways = [letters(quote.replace(/<[^<>]*>/g, " ")), letters(quote)];
-  const wanted = ways.find((way) => way && text.includes(way));
+  // Only the source view contains tags.
+  const candidates = [letters(quote.replace(/<[^<>]*>/g, " ")), letters(quote)];
+  const wanted = candidates.find((each) => each && text.includes(each));
   if (!wanted) return null;
   const start = text.indexOf(wanted);
   const parts = new Map();
   for (const { node, offset, end } of units.slice(start, start + wanted.length)) {
     parts.set(node, { from: parts.get(node)?.from ?? offset, to: end });
   }
-  return [...parts].map(([node, { from, to }]) => marked(node, from, to))[0];
+  return [...parts].map(([node, { from, to }]) => wrapInMark(node, from, to))[0];
 }
 
-function marked(node, from, to) {
+function wrapInMark(node, from, to) {
   const range = document.createRange();
   range.setStart(node, from);
   range.setEnd(node, to);
@@ -306,7 +307,7 @@ function sheetsOf(page) {
   return [...bodies].map((sheet) => sheet.querySelector(".rendered, .source"));
 }
 
-async function lead(link) {
+async function showCitation(link) {
   const { page, quote } = link.dataset;
   const sheets = document.getElementById("sheets");
   if (!sheetsOf(page).length) await htmx.ajax("GET", sheets.dataset.pages + page, { target: sheets, swap: "innerHTML" });
@@ -325,18 +326,18 @@ document.addEventListener("click", (event) => {
   const link = event.target.closest("a.cite");
   if (!link || !document.getElementById("sheets")) return;
   event.preventDefault();
-  lead(link);
+  showCitation(link);
 });
 
-// ---- The last result -------------------------------------------------------------------------------------------------
-// While a document is processed again, its last text and result are below the part that updates replace. The end has new
-// ones.
+// ---- The last result -----------------------------------------------------------------------------------------------
+// While a document is processed again, the page shows its last text and result below the part that updates replace.
+// Remove them when the new ones are available.
 document.addEventListener("htmx:afterSwap", () => {
   if (document.querySelector("#document [data-ended]")) document.getElementById("last")?.remove();
 });
 
-// ---- Elapsed time ---------------------------------------------------------------------------------------------------
-// The server renders the seconds of a running attempt; they go on here until the next update.
+// ---- Elapsed time --------------------------------------------------------------------------------------------------
+// The server renders the seconds of a running attempt. They are counted up here until the next update.
 window.setInterval(() => {
   for (const each of document.querySelectorAll("[data-elapsed]")) {
     each.started ??= performance.now() - 1000 * Number(each.dataset.elapsed);
@@ -344,7 +345,7 @@ window.setInterval(() => {
   }
 }, 1000);
 
-// ---- Start ----------------------------------------------------------------------------------------------------------
+// ---- Start ---------------------------------------------------------------------------------------------------------
 document.addEventListener("DOMContentLoaded", () => {
   for (const form of document.querySelectorAll("form[data-upload]")) new Uploads(form);
   if (document.getElementById("several")) followRows();

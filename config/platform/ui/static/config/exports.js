@@ -1,8 +1,8 @@
 "use strict";
-// Behavior of the export pages: bulk selection, dropped files, and the countdown of the receipt.
+// Export pages: bulk selection, dropped files, and the countdown of the receipt.
 
-// ---- Several at once ------------------------------------------------------------------------------------------------
-function ticked(form) {
+// ---- Bulk selection ------------------------------------------------------------------------------------------------
+function updateSelection(form) {
   const boxes = [...form.querySelectorAll("input[name=job]")];
   const chosen = boxes.filter((box) => box.checked).length;
   const words = form.querySelector("[data-chosen]");
@@ -19,31 +19,31 @@ document.addEventListener("change", (event) => {
   if (event.target.matches("[data-all]")) {
     for (const box of form.querySelectorAll("input[name=job]")) box.checked = event.target.checked;
   }
-  ticked(form);
+  updateSelection(form);
 });
 
 document.addEventListener("htmx:afterSettle", () => {
-  for (const form of document.querySelectorAll("[data-several]")) ticked(form);
+  for (const form of document.querySelectorAll("[data-several]")) updateSelection(form);
 });
 
 document.addEventListener("DOMContentLoaded", () => {
-  for (const form of document.querySelectorAll("[data-several]")) ticked(form);
+  for (const form of document.querySelectorAll("[data-several]")) updateSelection(form);
 });
 
-// ---- Chunks ---------------------------------------------------------------------------------------------------------
-// The table polls every few seconds. A poll gives way to a request of the user: if it were inserted first, it would
-// remove the target of that request.
+// ---- Chunks --------------------------------------------------------------------------------------------------------
+// The table polls every few seconds. Ignore the response of a poll during a request of the user, because it would remove
+// the target of that request.
 document.addEventListener("htmx:beforeSwap", (event) => {
   const { target, requestConfig } = event.detail;
   if (target.id === "chunks" && requestConfig.elt === target && target.querySelector(".htmx-request")) event.detail.shouldSwap = false;
 });
 
-// ---- Dropped files go into the list, so that users see them and errors name lines --------------------------------------
+// ---- Dropped files: their content is put into the list, so that errors can refer to its lines ------------
 const MAX_FILE = 5 * 1024 * 1024;
 
-async function take(file, form) {
+async function readIntoList(file, form) {
   if (!file || file.size > MAX_FILE) return; // the server returns the error
-  const list = document.getElementById(form.getAttribute("data-drop")); // form.dataset is its field `dataset`
+  const list = document.getElementById(form.getAttribute("data-drop")); // not form.dataset, which is the form's field `dataset`
   list.value = await file.text();
   for (const input of form.querySelectorAll("input[type=file]")) input.value = "";
   list.dispatchEvent(new Event("input", { bubbles: true }));
@@ -51,7 +51,7 @@ async function take(file, form) {
 
 document.addEventListener("change", (event) => {
   const form = event.target.closest("[data-drop]");
-  if (form && event.target.type === "file") take(event.target.files[0], form);
+  if (form && event.target.type === "file") readIntoList(event.target.files[0], form);
 });
 
 document.addEventListener("dragover", (event) => {
@@ -62,10 +62,10 @@ document.addEventListener("drop", (event) => {
   const form = event.target.closest("[data-drop]");
   if (!form || !event.dataTransfer.files.length) return;
   event.preventDefault();
-  take(event.dataTransfer.files[0], form);
+  readIntoList(event.dataTransfer.files[0], form);
 });
 
-// ---- Columns of the dataset are added to the field of the form by a click ----------------------------------------------
+// ---- A click on a column adds it to the form's field ---------------------------------------------------------------
 document.addEventListener("click", (event) => {
   const name = event.target.closest("[data-column]")?.dataset.column;
   if (name === undefined) return;
@@ -75,7 +75,7 @@ document.addEventListener("click", (event) => {
   field.dispatchEvent(new Event("input", { bubbles: true }));
 });
 
-// ---- Keys of earlier exports are added to the list of keys, or begin a line of the list of pairs ------------------------
+// ---- A click on a key of an earlier export adds it to the list of keys or pairs ------
 document.addEventListener("click", (event) => {
   const key = event.target.closest("[data-key]")?.dataset.key;
   if (key === undefined) return;
@@ -88,7 +88,7 @@ document.addEventListener("click", (event) => {
   if (isPair) field.focus(); // for the date
 });
 
-// ---- Countdown --------------------------------------------------------------------------------------------------
+// ---- Countdown -----------------------------------------------------------------------------------------------------
 // Counts down the seconds from the server, so that a wrong local clock does not matter.
 const ends = new WeakMap();
 
@@ -101,7 +101,7 @@ window.setInterval(() => {
   }
 }, 1000);
 
-// ---- Receipt update after a download ---------------------------------------------------------------------------------
+// ---- Receipt update after a download -------------------------------------------------------------------------------
 function refresh(id) {
   const place = document.getElementById(id);
   if (place) htmx.trigger(place, "refresh");

@@ -1,5 +1,5 @@
 "use strict";
-// Images of a document's pages: they load as they come into view, zoom, and show where a value or block stands.
+// Images of a document's pages: loading on scroll, zoom, and the positions of values and blocks.
 
 const ZOOMS = [100, 150, 200, 300]; // percent; each is a class of the list
 const RETRY_MS = 2500;
@@ -9,8 +9,8 @@ let zoom = 0;
 const list = () => document.getElementById("images-list");
 const figureOf = (page) => document.getElementById(`image-${page}`);
 
-// ---- Loading --------------------------------------------------------------------------------------------------------
-// The server makes an image when it is first requested, and answers 409 until then.
+// ---- Loading -------------------------------------------------------------------------------------------------------
+// The server draws an image after the first request, and responds with 409 until it is ready.
 document.addEventListener("error", (event) => {
   if (event.target.matches?.("#images img")) retry(event.target);
 }, true);
@@ -23,7 +23,7 @@ async function retry(image) {
   const response = await fetch(url, { redirect: "manual" }).catch(() => null);
   const problem = response?.status === 409 ? await response.json() : {};
   const isFinal = (response?.status >= 400 && problem.code !== "image_not_ready") || tries > MAX_RETRIES;
-  if (status) status.textContent = isFinal ? problem.detail ?? "The image could not be loaded." : "The image is being created …";
+  if (status) status.textContent = isFinal ? problem.detail ?? "The image could not be loaded." : "The image is being prepared …";
   image.classList.toggle("missing", isFinal);
   if (isFinal) return;
   window.setTimeout(() => { image.src = url; }, response?.type === "opaqueredirect" ? 0 : RETRY_MS);
@@ -35,7 +35,7 @@ document.addEventListener("load", (event) => {
   if (status) status.textContent = "";
 }, true);
 
-// ---- Pages ----------------------------------------------------------------------------------------------------------
+// ---- Pages ---------------------------------------------------------------------------------------------------------
 async function showPage(page) {
   if (!figureOf(page)) await htmx.ajax("GET", list().dataset.pages + page, { target: list(), swap: "innerHTML" });
   const figure = figureOf(page);
@@ -67,11 +67,11 @@ function sharpen(image) {
 
 document.addEventListener("keydown", (event) => {
   if (!event.target.closest("#images-list") || event.ctrlKey || event.metaKey || event.altKey) return;
-  const turn = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
   const change = { "+": 1, "=": 1, "-": -1 }[event.key];
-  if (turn) showPage(Math.max(1, currentPage() + turn));
+  if (step) showPage(Math.max(1, currentPage() + step));
   if (change) setZoom(change);
-  if (turn || change) event.preventDefault();
+  if (step || change) event.preventDefault();
 });
 
 document.addEventListener("click", (event) => {
@@ -83,7 +83,7 @@ document.addEventListener("click", (event) => {
   showPage(thumbnail.dataset.page);
 });
 
-// ---- Places ---------------------------------------------------------------------------------------------------------
+// ---- Positions -----------------------------------------------------------------------------------------------------
 function unmarkPlaces() {
   for (const each of document.querySelectorAll("#images rect.cited")) each.remove();
 }
@@ -119,21 +119,22 @@ document.addEventListener("click", (event) => {
   showPlace(link.dataset.page, link.dataset.bbox);
 });
 
-// A value or form field shows its place: with the focus as a citation does, under the pointer only on pages that are there.
-const placed = (target) => target.closest?.(".edit-field[data-page]") ?? target.closest?.("#json li")?.querySelector(":scope > a.cite[data-bbox]");
+// A focused value or form field shows its position as a citation does. Hovering shows it only if the page is loaded.
+const citationOf = (target) => target.closest?.(".edit-field[data-page]") ?? target.closest?.("#json li")?.querySelector(":scope > a.cite[data-bbox]");
 
 document.addEventListener("pointerover", (event) => {
-  const { page, bbox } = placed(event.target)?.dataset ?? {};
+  const { page, bbox } = citationOf(event.target)?.dataset ?? {};
   if (page && list()) drawPlace(figureOf(page), bbox);
 });
 
 document.addEventListener("focusin", (event) => {
-  const { page, bbox } = placed(event.target)?.dataset ?? {};
+  const { page, bbox } = citationOf(event.target)?.dataset ?? {};
   if (page && list()) showPlace(page, bbox);
 });
 
-// ---- Blocks ---------------------------------------------------------------------------------------------------------
-// A block of the image marks its text and the values that are in it, and a block of the text its place on the image.
+// ---- Blocks --------------------------------------------------------------------------------------------------------
+// Hovering over a block of the image marks its text and the values in it. Hovering over a block of the text marks its
+// position on the image.
 function unmarkBlocks() {
   for (const each of document.querySelectorAll("#images .lit, #json .lit, #edit .lit")) each.classList.remove("lit");
 }
@@ -172,7 +173,7 @@ document.addEventListener("pointerover", (event) => {
   if (part && list()) blockOf(part)?.classList.add("lit");
 });
 
-// ---- Start ----------------------------------------------------------------------------------------------------------
+// ---- Start ---------------------------------------------------------------------------------------------------------
 function prepare() {
   for (const each of document.querySelectorAll("#images [data-script-only]")) each.hidden = false;
 }

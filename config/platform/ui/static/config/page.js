@@ -1,9 +1,9 @@
 "use strict";
-// Shared behavior of pages beyond HTML and htmx: confirmations, copy buttons, error messages and live updates.
+// Shared by all pages, in addition to htmx: confirmations, copy buttons, error messages, and live updates.
 
-// ---- Confirmations and copies ---------------------------------------------------------------------------------------
+// ---- Confirmations and copies --------------------------------------------------------------------------------------
 // Buttons that wait for a response are `aria-disabled`, because `disabled` would move the keyboard's focus to the page.
-// Ignore a second click: the server would refuse it and show an error.
+// Ignore a second click, because the server would reject it and show an error.
 for (const kind of ["submit", "click"]) {
   document.addEventListener(kind, (event) => {
     const button = kind === "submit" ? event.submitter : event.target.closest?.("button");
@@ -14,7 +14,7 @@ for (const kind of ["submit", "click"]) {
 }
 
 document.addEventListener("submit", (event) => {
-  // The question of the button, or of the form. Not a property: field names shadow those of the form.
+  // The question of the button, or of the form. Read as an attribute, because fields shadow properties of the form.
   const question = event.submitter?.getAttribute("data-confirm") ?? event.target.getAttribute("data-confirm");
   if (question && !window.confirm(question)) {
     event.preventDefault();
@@ -22,18 +22,18 @@ document.addEventListener("submit", (event) => {
   }
   const button = event.submitter;
   if (button && event.target.method === "post") {
-    hold(button);
+    markSent(button);
     // A download keeps the page, so the button must become usable again.
-    if (button.matches("[data-download]")) window.setTimeout(() => giveBack(event.target), 3000);
+    if (button.matches("[data-download]")) window.setTimeout(() => unmarkSent(event.target), 3000);
   }
 });
 
-function hold(button) {
+function markSent(button) {
   button.dataset.sent = "";
   button.setAttribute("aria-disabled", "true");
 }
 
-function giveBack(place) {
+function unmarkSent(place) {
   for (const button of [place, ...(place.elements ?? [])]) {
     if (button.dataset.sent === undefined) continue;
     button.removeAttribute("aria-disabled");
@@ -42,7 +42,7 @@ function giveBack(place) {
 }
 
 document.addEventListener("htmx:beforeRequest", (event) => {
-  if (event.target instanceof HTMLButtonElement) hold(event.target);
+  if (event.target instanceof HTMLButtonElement) markSent(event.target);
 });
 
 // Enable the buttons of a page restored from the back/forward cache.
@@ -57,7 +57,7 @@ document.addEventListener("click", async (event) => {
   button.textContent = "Copied";
 });
 
-// ---- Durations ------------------------------------------------------------------------------------------------------
+// ---- Durations -----------------------------------------------------------------------------------------------------
 // Formats seconds as the server does: with the two largest units, `2 h 5 min`.
 const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 
@@ -71,7 +71,7 @@ function duration(seconds) {
   return parts.slice(0, 2).join(" ") || "0 s";
 }
 
-// ---- Failures -------------------------------------------------------------------------------------------------------
+// ---- Failures ------------------------------------------------------------------------------------------------------
 // If an htmx request fails, the page keeps its content and input, and shows an error until the next success.
 function explain(xhr) {
   const words = new DOMParser().parseFromString(xhr?.responseText ?? "", "text/html").querySelector("main p")?.textContent;
@@ -79,7 +79,7 @@ function explain(xhr) {
 }
 
 document.addEventListener("htmx:afterRequest", (event) => {
-  if (event.target.matches("form, button")) giveBack(event.target);
+  if (event.target.matches("form, button")) unmarkSent(event.target);
   document.getElementById("trouble")?.remove();
   if (event.detail.successful || event.detail.xhr?.readyState === 0) return; // 0: aborted by the page
   const note = document.createElement("p");
@@ -89,55 +89,55 @@ document.addEventListener("htmx:afterRequest", (event) => {
   document.getElementById("messages")?.append(note);
 });
 
-// ---- State kept across updates ---------------------------------------------------------------------------------------
+// ---- State kept across updates -------------------------------------------------------------------------------------
 // Updates replace parts of a page. Open <details> stay open and selected options stay selected, if they have an id and
 // exist in the new content.
-const begun = new Map();
+const restorers = new Map();
 
 document.addEventListener("htmx:beforeSwap", (event) => {
   const target = event.detail.target;
-  for (const { id } of target.querySelectorAll("details[id][open]")) begun.set(id, (place) => { place.open = true; });
+  for (const { id } of target.querySelectorAll("details[id][open]")) restorers.set(id, (place) => { place.open = true; });
   for (const { id, value } of target.querySelectorAll("select[id]")) {
-    begun.set(id, (place) => { if ([...place.options].some((option) => option.value === value)) place.value = value; });
+    restorers.set(id, (place) => { if ([...place.options].some((option) => option.value === value)) place.value = value; });
   }
 });
 
 document.addEventListener("htmx:afterSwap", () => {
-  for (const [id, restore] of begun) {
+  for (const [id, restore] of restorers) {
     const place = document.getElementById(id);
     if (place) restore(place);
   }
-  begun.clear();
+  restorers.clear();
 });
 
-// ---- Focus ----------------------------------------------------------------------------------------------------------
-// htmx restores the focus by id. If the update has no such element, its twin gets the focus: the same link or button
-// without an id. If that is gone too, the part around it gets the focus, so that Tab continues there.
+// ---- Focus ---------------------------------------------------------------------------------------------------------
+// htmx restores the focus by id. If the update has no element with this id, an equal link or button gets the focus. If
+// there is none, the surrounding part gets the focus, so that Tab continues there.
 let focused = null;
-let around = [];
+let ancestorIds = [];
 
 document.addEventListener("htmx:beforeSwap", () => {
   focused = document.activeElement;
-  around = [];
-  for (let part = focused; part && part !== document.body; part = part.parentElement) if (part.id) around.push(part.id);
+  ancestorIds = [];
+  for (let part = focused; part && part !== document.body; part = part.parentElement) if (part.id) ancestorIds.push(part.id);
 });
 
 document.addEventListener("htmx:afterSettle", () => {
   if (!focused || document.contains(focused) || document.activeElement !== document.body) return;
-  const part = around.map((id) => document.getElementById(id)).find(Boolean) ?? document.getElementById("main");
-  const place = twin(focused, part) ?? part;
+  const part = ancestorIds.map((id) => document.getElementById(id)).find(Boolean) ?? document.getElementById("main");
+  const place = equalElement(focused, part) ?? part;
   if (place === part && !place.matches("a[href], button, input, select, textarea, summary, [tabindex]")) place.tabIndex = -1;
   place.focus({ preventScroll: true });
 });
 
-function twin(lost, part) {
+function equalElement(original, part) {
   const likeness = (each) => [each.getAttribute("href"), each.getAttribute("name"), each.value, each.textContent].join("\n");
-  return [...part.querySelectorAll(lost.localName)].find((each) => likeness(each) === likeness(lost));
+  return [...part.querySelectorAll(original.localName)].find((each) => likeness(each) === likeness(original));
 }
 
-// ---- Progress for screen readers -------------------------------------------------------------------------------------
-// Progress is not a live region, because screen readers would read it continuously. When the text of an element with
-// data-progress has changed, #announcement has it: at most every ten seconds, and immediately at the end.
+// ---- Progress for screen readers -----------------------------------------------------------------------------------
+// Progress is not a live region, because screen readers would read it continuously. Changed text of an element with
+// data-progress is copied to #announcement, at most every ten seconds, and immediately at the end.
 const SPOKEN_MS = 10000;
 let spoken = "";
 let lastSpoken = -SPOKEN_MS;
@@ -156,12 +156,12 @@ document.addEventListener("htmx:afterSettle", () => {
 
 document.addEventListener("DOMContentLoaded", () => { spoken = progressOf(document.querySelector("[data-progress]")); });
 
-// ---- Live updates ---------------------------------------------------------------------------------------------------
+// ---- Live updates --------------------------------------------------------------------------------------------------
 // An element with data-events="/…/events" receives the event "refresh" when the stream has an event; its hx-trigger fetches
-// the update. Without a stream, "refresh" comes every few seconds. A hidden page closes its stream, because a browser has
-// only six connections per host for all tabs. Ended content carries data-ended; then the element receives "ended" once.
+// the update. Without a stream, "refresh" is triggered every few seconds. A hidden page closes its stream, because a
+// browser has only six connections per host for all tabs. Finished content has data-ended; then the element receives "ended" once.
 const POLL_MS = 3000;
-const AGAIN_MS = 5000;
+const RECONNECT_MS = 5000;
 const SPACING_MS = 700;
 const SILENT_MS = 15000;
 const KINDS = ["snapshot", "progress", "chunk", "status"];
@@ -172,9 +172,9 @@ class Follower {
     this.failures = 0;
     this.lastUpdate = -SPACING_MS;
     this.isOver = Boolean(this.hasEnded());
-    document.addEventListener("visibilitychange", () => (document.hidden ? this.rest() : this.begin()));
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.disconnect() : this.begin()));
     document.addEventListener("htmx:afterSettle", () => this.hasEnded() && this.end());
-    // Drop late updates after the end: they contain nothing new, and would close what the user has opened since.
+    // Drop late updates after the end. They contain nothing new, and would close elements that the user has opened.
     place.addEventListener("htmx:beforeRequest", (event) => event.target === place && this.hasEnded() && event.preventDefault());
     this.begin();
   }
@@ -185,7 +185,7 @@ class Follower {
 
   begin() {
     if (this.hasEnded() || document.hidden) return;
-    this.rest();
+    this.disconnect();
     this.listen();
     this.refresh();
   }
@@ -204,7 +204,7 @@ class Follower {
     if (this.failures > 1 && !this.poll) this.poll = window.setInterval(() => this.refresh(), POLL_MS);
     if (this.source.readyState !== EventSource.CLOSED) return; // the browser reconnects
     this.refresh(); // a refused stream may have ended
-    this.again = window.setTimeout(() => this.hasEnded() || this.listen(), AGAIN_MS);
+    this.again = window.setTimeout(() => this.hasEnded() || this.listen(), RECONNECT_MS);
   }
 
   // Trigger the first event immediately and batch the following ones. Unlike htmx's `throttle`, this never drops the
@@ -224,12 +224,12 @@ class Follower {
   }
 
   end() {
-    this.rest();
+    this.disconnect();
     if (!this.isOver && document.contains(this.place)) htmx.trigger(this.place, "ended");
     this.isOver = true;
   }
 
-  rest() {
+  disconnect() {
     this.source?.close();
     window.clearTimeout(this.again);
     window.clearInterval(this.silent);

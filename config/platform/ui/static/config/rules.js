@@ -1,37 +1,37 @@
 "use strict";
-// The rule editor: a text area for code, links from errors to their position, and protection of unsaved input.
+// The rule editor: a text area for code, links from errors to positions, and protection of unsaved input.
 
 const INDENT = "  ";
 
-// ---- A text area for code -------------------------------------------------------------------------------------------
-// Tab indents, so Esc, then Tab leaves the field with the keyboard.
+// ---- A text area for code ------------------------------------------------------------------------------------------
+// Tab indents. To leave the field with the keyboard, press Esc, then Tab.
 class Code {
   constructor(area) {
     this.area = area;
     this.gutter = area.parentElement.querySelector(".gutter");
     this.beside = area.parentElement.querySelector(".beside");
-    this.mayLeave = false;
-    area.addEventListener("keydown", (event) => this.press(event));
-    area.addEventListener("input", () => this.number());
+    this.tabLeaves = false;
+    area.addEventListener("keydown", (event) => this.handleKey(event));
+    area.addEventListener("input", () => this.numberLines());
     area.addEventListener("scroll", () => this.follow());
-    area.addEventListener("blur", () => { this.mayLeave = false; });
-    this.number();
+    area.addEventListener("blur", () => { this.tabLeaves = false; });
+    this.numberLines();
   }
 
-  press(event) {
+  handleKey(event) {
     if (event.key === "Escape") {
-      this.mayLeave = true;
+      this.tabLeaves = true;
       return;
     }
-    if (event.key === "Tab" && !this.mayLeave && !event.ctrlKey && !event.altKey && !event.metaKey) {
+    if (event.key === "Tab" && !this.tabLeaves && !event.ctrlKey && !event.altKey && !event.metaKey) {
       event.preventDefault();
       if (event.shiftKey) this.outdent();
       else this.indent();
     } else if (event.key === "Enter" && !event.isComposing && !event.ctrlKey && !event.metaKey) {
       event.preventDefault();
-      this.put("\n" + this.lineBefore().match(/^[ \t]*/)[0] + (/[{[]\s*$/.test(this.lineBefore()) ? INDENT : ""));
+      this.insert("\n" + this.lineBefore().match(/^[ \t]*/)[0] + (/[{[]\s*$/.test(this.lineBefore()) ? INDENT : ""));
     }
-    if (event.key !== "Shift") this.mayLeave = false;
+    if (event.key !== "Shift") this.tabLeaves = false;
   }
 
   lineBefore() {
@@ -39,8 +39,8 @@ class Code {
     return before.slice(before.lastIndexOf("\n") + 1);
   }
 
-  // Insert like typed text, so that the browser can undo it and fires its events.
-  put(text) {
+  // Insert as if typed, so that the browser can undo it and fires its events.
+  insert(text) {
     if (!document.execCommand(text ? "insertText" : "delete", false, text)) {
       this.area.setRangeText(text, this.area.selectionStart, this.area.selectionEnd, "end");
       this.area.dispatchEvent(new Event("input", { bubbles: true }));
@@ -48,7 +48,7 @@ class Code {
   }
 
   indent() {
-    if (this.area.selectionStart === this.area.selectionEnd) this.put(INDENT);
+    if (this.area.selectionStart === this.area.selectionEnd) this.insert(INDENT);
     else this.changeLines((line) => INDENT + line);
   }
 
@@ -64,26 +64,26 @@ class Code {
     const changed = value.slice(start, end).split("\n").map(change).join("\n");
     if (changed === value.slice(start, end)) return;
     this.area.setSelectionRange(start, end);
-    this.put(changed);
+    this.insert(changed);
     this.area.setSelectionRange(start, start + changed.length);
   }
 
-  // The user edits the table, so the focus stays there.
-  replaceQuietly(text) {
+  // Keep the focus in the table, which the user is editing.
+  replaceWithoutFocus(text) {
     this.area.value = text;
-    this.number();
+    this.numberLines();
   }
 
   replace(text) {
     if (text === this.area.value) return;
     this.area.focus();
     this.area.select();
-    this.put(text);
+    this.insert(text);
     this.area.setSelectionRange(0, 0);
     this.area.scrollTop = 0;
   }
 
-  number() {
+  numberLines() {
     const found = [...document.querySelectorAll("#check [data-line]")];
     const flawed = new Set(found.map((each) => Number(each.dataset.line)));
     this.annotate(found);
@@ -100,7 +100,7 @@ class Code {
     this.follow();
   }
 
-  // Show each error after the end of its line. Screen readers have the list below.
+  // Show the first error of a line after its end. Screen readers use the list below.
   annotate(errors) {
     const lines = this.area.value.split("\n");
     const first = new Map(errors.map((each) => [Number(each.dataset.line), each]).reverse());
@@ -142,10 +142,10 @@ function markInvalid() {
 function begin() {
   const area = document.querySelector("[data-code]");
   if (area && area !== code?.area) code = new Code(area);
-  else code?.number();
+  else code?.numberLines();
 }
 
-// ---- Links from errors to positions ----------------------------------------------------------------------------------
+// ---- Links from errors to positions --------------------------------------------------------------------------------
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-seek]");
   if (!button) return;
@@ -189,8 +189,8 @@ document.addEventListener("htmx:beforeOnLoad", (event) => {
   if (event.detail.xhr?.getResponseHeader("HX-Redirect")) isChanged = false;
 });
 
-// A schema that was changed by the table does not replace what the user has typed in the meantime: the next check applies
-// the table to that.
+// A schema changed by the table does not replace text that the user typed in the meantime. The next check applies the
+// table to the new text.
 let sent = "";
 document.addEventListener("htmx:beforeRequest", (event) => {
   if (event.detail.target.id === "check") sent = code?.area.value;
@@ -205,7 +205,7 @@ document.addEventListener("htmx:beforeSwap", (event) => {
 document.addEventListener("htmx:afterSettle", () => {
   const formatted = document.getElementById("formatted");
   if (formatted) {
-    if (formatted.matches("[data-from-table]")) code?.replaceQuietly(formatted.value);
+    if (formatted.matches("[data-from-table]")) code?.replaceWithoutFocus(formatted.value);
     else code?.replace(formatted.value);
     formatted.remove();
   }

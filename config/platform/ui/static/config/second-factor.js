@@ -1,5 +1,5 @@
 "use strict";
-// Security keys (WebAuthn). The button of a form with `data-webauthn` asks the browser for a credential, and sends the form.
+// Security keys (WebAuthn). The button with `data-webauthn` requests a credential from the browser, and submits its form.
 
 const button = document.querySelector("[data-webauthn]");
 const problem = document.getElementById("webauthn-problem");
@@ -19,7 +19,7 @@ async function credential(kind) {
 if (window.PublicKeyCredential?.parseCreationOptionsFromJSON) {
   button.disabled = false;
 } else {
-  fail("This browser does not support security keys, or the page was not loaded by HTTPS.");
+  fail("This browser does not support security keys, or the page was not loaded over HTTPS.");
 }
 
 button.addEventListener("click", async () => {
