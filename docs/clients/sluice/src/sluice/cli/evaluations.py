@@ -1,5 +1,6 @@
 """`sluice rule …`: commands for samples and evaluations of rules."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -107,7 +108,7 @@ def evaluate(
 def print_end(session: Session, rule: str, found: dict[str, Any], *, timeout: float | None) -> None:
     """Wait for the end of an evaluation, and print it. Raises CliError if it did not complete."""
     number = found["number"]
-    with resumable(f"sluice rule evaluation {rule!r} {number} --wait", timeout=timeout):
+    with resumable(f"sluice rule evaluation {shlex.quote(rule)} {number} --wait", timeout=timeout):
         found = session.client.evaluations.wait(rule, number, timeout=timeout).raw
     print_evaluation(session, found)
     if found["status"] != "completed":
