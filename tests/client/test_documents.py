@@ -374,4 +374,4 @@ def test_an_evaluation_is_awaited_by_the_command_that_the_error_names(alice: Use
     ran = sluice(*command, "--timeout", "0.5", code=9)
     assert ran.err.endswith("Resume waiting with: sluice rule evaluation invoices 1 --wait\n")
     Evaluation.objects.filter(pk=row.pk).update(status="completed", accuracy=0.975, ended_at=clock.now())
-    assert "97.5 %" in sluice(*command).out
+    assert b"97.5 %" in sluice(*command).out
