@@ -31,7 +31,7 @@ from exports.admin import staff_actions
 from exports.admin.columns import BYTES, ROWS, STATUS, of_job
 from exports.admin.errors import advice_on, title_of
 from exports.admin.filters import ByChunkError, OfJob, OfPath, OfSchedule
-from exports.core.errors import in_words
+from exports.core.errors import with_meaning
 from exports.core.states import ChunkStatus
 from exports.models import Chunk, File, Job, Receipt
 
@@ -57,7 +57,7 @@ class ErrorAdmin(ReadOnly):
 
     @admin.display(description="detail")
     def reason(self, row: Job | Chunk) -> str:
-        return in_words(row.error_detail)
+        return with_meaning(row.error_detail)
 
     @admin.display(description="duration")
     def took(self, row: Job | Chunk) -> str:

@@ -34,7 +34,7 @@ def install_fault_points(**_later: Any) -> None:
     points.install()
     parts.PARTS_OF_A_SIZE = int(os.environ.get("CHAOS_PARTS_OF_A_SIZE", parts.PARTS_OF_A_SIZE))
     storage_cleanup.GRACE = timedelta(seconds=8)  # longer than any chunk of these tests
-    packs.BATCH_KEPT = timedelta(seconds=2)  # and any completion that uses such a pack
+    packs.MAX_BATCH_AGE = timedelta(seconds=2)  # and any completion that uses such a pack
 
 
 @task_prerun.connect(weak=False)

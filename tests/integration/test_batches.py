@@ -240,7 +240,7 @@ def test_a_shutdown_while_a_batch_is_recorded_loses_none(
             raise SystemExit
         return [None] * 3
 
-    monkeypatch.setattr(packs, "keep", keep)
+    monkeypatch.setattr(packs, "store_batch", keep)
     with pytest.raises(SystemExit):
         run(claims)
     assert sorted(statuses(job)[:3]) == ["done", "done", "pending"]

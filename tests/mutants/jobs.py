@@ -127,8 +127,8 @@ MUTANTS = [
     ),
     PACKS(
         name="deliver from packs that the sweep has deleted",
-        old="BATCH_KEPT = timedelta(minutes=30)",
-        new="BATCH_KEPT = timedelta(minutes=300)",
+        old="MAX_BATCH_AGE = timedelta(minutes=30)",
+        new="MAX_BATCH_AGE = timedelta(minutes=300)",
         tests=tests_of("tests/integration/test_packs.py", "no_completion_uses_a_pack_that_the_sweep_may_delete"),
     ),
     PACKS(
@@ -333,13 +333,13 @@ MUTANTS = [
     SUBMISSION(
         name="charge for a job that is not created",
         old="""    with transaction.atomic():
-        if once and (job := once.claim(Job.objects.all(), user_id=caller.user_id)):
+        if idempotency and (job := idempotency.claim(Job.objects.all(), user_id=caller.user_id)):
             return job, True
         day = quotas.debit(user_id=caller.user_id, jobs=1, chunks=len(request.pairs))
 """,
         new="""    day = quotas.debit(user_id=caller.user_id, jobs=1, chunks=len(request.pairs))
     with transaction.atomic():
-        if once and (job := once.claim(Job.objects.all(), user_id=caller.user_id)):
+        if idempotency and (job := idempotency.claim(Job.objects.all(), user_id=caller.user_id)):
             return job, True
 """,
         tests=tests_of("tests/integration/test_submission.py", "an_interrupted_request_writes_nothing"),
