@@ -297,9 +297,8 @@ class ExportRequestSerializer(StrictSerializer):
 
     def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
         has_neither = "items" not in data and "filters" not in data
-        has_both = (
-            data.get("items") is not None and data.get("filters") is not None
-        )  # null is reported as an error of the field
+        # null is reported as an error of the field.
+        has_both = data.get("items") is not None and data.get("filters") is not None
         if self.built_in:
             for name in data.keys() & {"items", "columns"}:
                 yield name, [ErrorDetail("Not supported by this dataset. Use filters.", code="invalid")]

@@ -142,7 +142,7 @@ def tones(pages: Client) -> dict[str, str]:
 
 def test_it_warns_when_periodic_tasks_do_not_run(pages: Client) -> None:
     """No other figure shows this: lost work stays where it is."""
-    away = "beat or the maintenance worker is down, so lost work is not recovered"
+    away = "Celery beat or the maintenance worker is down, so lost work is not recovered"
     assert figures(pages)["Periodic tasks"][:2] == ("never", f"expected every 15 s: {away}")
 
     def is_told(seconds: int, age: str, note: str, tone: str) -> bool:
