@@ -116,7 +116,7 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
         return jobs.prefetch_related("user", "dataset")  # type: ignore[no-any-return]
 
     def equal_to(self, term: str) -> Q:
-        """Match a user or, if there is none, an ID or a name. An OR over two tables could not use their indexes."""
+        """Match a user, or else an ID or a name. An OR over two tables could not use their indexes."""
         users = list(User.objects.filter(username=term).values_list("pk", flat=True))
         return Q(user__in=users) if users else Job.matches(term)
 
@@ -183,8 +183,7 @@ def filters_of(filters: dict[str, Any]) -> SafeString:
 
 
 def shows_message(request: HttpRequest, chunk: Chunk | None) -> bool:
-    """Return whether the page of a chunk shows a message of the source database: the user must be allowed to open
-    data."""
+    """Return whether the user may open data, and the chunk has a message of the source database."""
     return bool(chunk and chunk.source_message and staff.may_open(request.user, chunk.job.user_id))
 
 

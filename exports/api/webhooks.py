@@ -97,8 +97,7 @@ class WebhookView(APIView):
 
 
 class RotateSecretView(APIView):
-    """`POST /webhooks/{webhookId}/rotate-secret`: returns a new secret. Deliveries are also signed with the old one for
-    a day."""
+    """`POST /webhooks/{webhookId}/rotate-secret`: returns a new secret. The old one is also used for a day."""
 
     scopes = WEBHOOKS
 

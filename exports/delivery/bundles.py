@@ -250,8 +250,7 @@ def key_of_file(folder: str, job: Job, chunk: Chunk) -> str:
 
 
 def as_single(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
-    """Join all files: one header, then the rows of every file. JSON documents become an array, and Parquet files a
-    single Parquet file."""
+    """Join all files: one header and all rows of text formats, an array of JSON documents, or one Parquet file."""
     job = attempt.job
     blocks = JOINERS.get(job.format, with_one_header)(job, attempt.adopt)
     return f"{base_name(job)}{job.shape.extension}", encoding.content_type(job.shape), blocks

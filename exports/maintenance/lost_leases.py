@@ -151,8 +151,8 @@ def free_slots() -> None:
 
 
 def end_calls_and_free(expired: list[ExpiredSlot]) -> int:
-    """Free the slots whose call has ended. Return the number of calls that still run. Raises ExportError, and then
-    frees none."""
+    """Free the slots whose call has ended. Return the number of running calls. Raises ExportError, and frees none
+    then."""
     still_running = database.end_calls([slot.backend for slot in expired])
     transitions.free_slots([slot.token for slot in expired if slot.backend not in still_running])
     log.warning("slots_freed", slots=len(expired) - len(still_running), still_calling=len(still_running))

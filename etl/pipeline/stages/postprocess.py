@@ -79,7 +79,7 @@ def keep_answer(state: RunState, error: EtlError, context: StageContext) -> None
 
 
 def refuse_incomplete(stored: StoredOcr) -> None:
-    """Raise IncompleteDocument if pages were lost or are unsure, before a model is paid for the others."""
+    """Raise IncompleteDocument if pages are missing or uncertain, before a model is paid for the others."""
     if pages := completeness.incomplete_pages(stored.warnings):
         named = completeness.describe(pages)
         raise IncompleteDocument(f"The rule requires complete documents. Not read reliably: {named}.")
