@@ -23,7 +23,7 @@ from exports.models import Chunk, Dataset, Job, Receipt
 from exports.worker import completion, execution, leases
 from tests.integration import faulty_s3, outcomes
 from tests.integration.factories import claim_one, make_job
-from tests.integration.test_batches import claim_batch, run, _long_time_limits  # noqa: F401 - fixtures
+from tests.integration.test_batches import _long_time_limits, claim_batch, run  # noqa: F401 - fixtures
 from tests.integration.test_completion import fetched
 from tests.integration.test_execution import CONTENT, empty_bucket  # noqa: F401 - a fixture
 from tests.waiting import let_pass
