@@ -7,14 +7,14 @@ from django.db.models.signals import post_migrate
 
 
 class ExportsConfig(AppConfig):
-    """Exports: many chunks of a dataset, by key and date, into files with one-time links."""
+    """The Django app of exports: it writes chunks of a dataset to files, and delivers them by one-time links."""
 
     name = "exports"
 
     def ready(self) -> None:
         post_migrate.connect(provide_slots, sender=self)
         post_migrate.connect(provide_datasets, sender=self)
-        # Imported here, so that every series exists, with 0, from the first scrape on.
+        # Imported here so that every series exists, with the value 0, from the first scrape on.
         from config.platform.observability.gauges import GaugeQuery, register
         from exports.core import gauges, metrics  # noqa: F401
 
@@ -22,14 +22,14 @@ class ExportsConfig(AppConfig):
 
 
 def provide_slots(**_signal: Any) -> None:
-    """Create the slots after a migration: without them nothing would run before the reaper's first tick."""
+    """Create the slots after a migration, because no chunk could run before the first run of the reaper otherwise."""
     from exports.models import Slot
 
     Slot.objects.provide(count=settings.SLUICE.export_db_slots)
 
 
 def provide_datasets(*, apps: Apps = apps, **_signal: Any) -> None:
-    """Create the built-in datasets, unless the migrations end before the column that marks them."""
+    """Create the built-in datasets, unless the database is migrated to a version before the column `kind`."""
     from exports.models import Dataset
 
     migrated = apps.all_models["exports"].get("dataset")

@@ -1,4 +1,7 @@
-"""Celery tasks. They accept unknown keyword arguments, so that old and new workers can run during a deployment."""
+"""Celery tasks.
+
+They ignore unknown keyword arguments (`_later`), so that a worker can run tasks that a newer release sent.
+"""
 
 from uuid import UUID
 
@@ -23,7 +26,7 @@ def run_chunks(**_later: object) -> None:
 
 @shared_task(name=wakeups.REUSE_FILES)
 def reuse_files(**_later: object) -> None:
-    """Run the same loop as `run_chunks`. A separate queue limits the number of workers that are woken for files."""
+    """Run the same loop as `run_chunks`. The queue is separate to limit the number of workers that reuse files."""
     execution.drain()
 
 

@@ -5,7 +5,7 @@ from exports.api import downloads, event_stream, schedules, views, webhooks
 
 
 class DayConverter:
-    """A date in a path, strictly YYYY-MM-DD."""
+    """Converter of dates in paths, strictly in the form YYYY-MM-DD."""
 
     regex = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
@@ -21,7 +21,7 @@ class DayConverter:
 
 register_converter(DayConverter, "day")
 
-# The same resource. The API schema has the first path only, which is the oldest.
+# Paths of the same resource. The API schema only has the first one, which is the oldest.
 WEBHOOK_PATHS = ("exports/webhooks", "webhooks", "api/v1/etl/webhooks")
 WEBHOOK_VIEWS = {
     "": webhooks.WebhookListView,
@@ -29,7 +29,7 @@ WEBHOOK_VIEWS = {
     "/<uuid:webhook_id>/test": webhooks.TestWebhookView,
     "/<uuid:webhook_id>/rotate-secret": webhooks.RotateSecretView,
     "/<uuid:webhook_id>/deliveries": webhooks.DeliveryListView,
-    "/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver": webhooks.ResendView,
+    "/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver": webhooks.RedeliverView,
 }
 
 urlpatterns = [

@@ -1,4 +1,4 @@
-"""Read-only admin of rules and their versions. Users edit rules on pages; system rules are files."""
+"""Read-only admin of rules and their versions. Users edit their rules on pages; system rules are files."""
 
 from typing import Any
 
@@ -72,12 +72,14 @@ class RuleAdmin(ReadOnly):
 
     @admin.display(description="editing")
     def editing(self, rule: Rule) -> SafeString:
-        """Return the person who can change the rule, and the place."""
+        """Explain who can change the rule, and where."""
         if catalog.is_system(rule) and not rule.is_system:
             return format_html("Read-only while <code>{}</code> makes it the default rule.", "ETL_GLOBAL_RULE_ID")
         if rule.is_system:
-            return format_html("In its file, {}.yaml. Then run <code>manage.py load_rules</code>.", rule.slug)
-        return format_html("Its owner can edit it: {}", link(reverse("rule", args=[rule.pk]), "page of the rule"))
+            return format_html("Edit the file {}.yaml, then run <code>manage.py load_rules</code>.", rule.slug)
+        return format_html(
+            "Its owner can edit it on the {}.", link(reverse("rule", args=[rule.pk]), "page of the rule")
+        )
 
     @admin.display(description="tasks")
     def tasks(self, rule: Rule) -> SafeString:
@@ -86,7 +88,7 @@ class RuleAdmin(ReadOnly):
 
 @admin.register(RuleVersion)
 class RuleVersionAdmin(ReadOnly):
-    """Versions of rules, which tasks are pinned to."""
+    """Admin of rule versions. Each task refers to one."""
 
     list_display = ("__str__", "rule", "postprocess_mode", "postprocess_strategy", date_or_age("created_at"))
     list_select_related = ("rule",)

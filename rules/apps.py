@@ -7,21 +7,21 @@ from django.db.models.signals import post_migrate
 
 
 class RulesConfig(AppConfig):
-    """Rules for documents: versions of a JSON Schema, a prompt, and a strategy."""
+    """The Django app of rules for documents: a JSON Schema, a prompt, and a strategy, with versions."""
 
     name = "rules"
 
     def ready(self) -> None:
-        from rules.library import checks  # noqa: F401 - registers them
+        from rules.library import checks  # noqa: F401 - the import registers the checks
 
         post_migrate.connect(load_rules, sender=self)
 
 
 def load_rules(*, using: str, apps: Any = current, **_later: Any) -> None:
-    """Load the system rules into the database. An invalid file is logged and does not prevent the service's start.
+    """Load the system rules into the database. An invalid file is logged, and does not stop the migration.
 
-    `apps` has the models of the migrated state: after a backward migration, the table may not fit ours. `flush` does
-    not pass it.
+    `apps` has the models of the migrated state. After a backward migration, their columns may differ from ours, and the
+    rules cannot be loaded. `flush` does not pass `apps`.
     """
     from rules.loading.system_rules import load_all
     from rules.models import Rule

@@ -1,4 +1,4 @@
-"""Celery tasks of this app."""
+"""Celery tasks of rules."""
 
 from celery import shared_task
 

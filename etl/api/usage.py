@@ -31,7 +31,7 @@ class LimitsView(TaskAPIView):
         limits = representation.limits(
             quotas.state(user.pk),
             user_id=user.pk,
-            rule_versions=rule_quotas.used(user.pk),
+            rule_versions=rule_quotas.used_today(user.pk),
             tokens=budgets.state(user.pk, 0),
             rules=budgets.of_rules(user),
         )

@@ -65,8 +65,8 @@ class RuleTrialPage(Editor):
         form = forms.of_rule(rule) if rule and is_read_only else RuleForm(request.POST, rule=rule)
         markdown = request.POST.get("markdown", "")
         outcome = self.outcome(form, rule, markdown=normalize_newlines(markdown))
-        around = self.standing(rule) if rule else {}
-        return self.show(form=form, rule=rule, markdown=markdown, **outcome, **around)
+        context = self.rule_context(rule) if rule else {}
+        return self.show(form=form, rule=rule, markdown=markdown, **outcome, **context)
 
     def outcome(self, form: RuleForm, rule: Rule | None, *, markdown: str) -> dict[str, Any]:
         """Return the result, or the reason why the test did not run."""
@@ -110,9 +110,9 @@ class SuggestionPage(RuleTrialPage):
         markdown = request.POST.get("markdown", "")
         outcome = self.suggest(form, rule, markdown=normalize_newlines(markdown))
         form.read()
-        around = self.standing(rule) if rule else {}
+        context = self.rule_context(rule) if rule else {}
         return self.show(
-            form=form, rule=rule, markdown=markdown, is_edited=True, is_fragment=is_htmx(request), **outcome, **around
+            form=form, rule=rule, markdown=markdown, is_edited=True, is_fragment=is_htmx(request), **outcome, **context
         )
 
     def suggest(self, form: RuleForm, rule: Rule | None, *, markdown: str) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class SuggestionPage(RuleTrialPage):
             return {"blocker": problem_text(problem)}
         if not found["ok"]:
             return {"blocker": f"No schema was suggested. {found['error']['detail']}"}
-        schema = fields.suggested(found["result"]["data"]["fields"])
+        schema = fields.schema_of(found["result"]["data"]["fields"])
         if not schema["properties"]:
             return {"blocker": "No schema was suggested: the model found no fields in the text."}
         form.replace_schema(schema)

@@ -1,4 +1,4 @@
-"""Columns that several admin pages of exports have."""
+"""Columns that several admin pages of exports share."""
 
 from typing import Any
 

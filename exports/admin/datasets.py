@@ -39,17 +39,17 @@ class DatasetForm(forms.ModelForm):
 
     class Meta:
         model = Dataset
-        fields = "__all__"  # noqa: DJ007  the fieldsets of the admin choose
+        fields = "__all__"  # noqa: DJ007 - the fieldsets of the admin select the fields
         help_texts = {
             "name": "The name that clients use in requests.",
-            "base_path": "Folder for the files in the bucket, with segments joined by '/'. It must not contain, or "
-            "be inside, the folder of another dataset or of documents (etl). Existing files are not moved.",
+            "base_path": "Folder for the files in the bucket, with segments joined by '/'. It must not overlap with "
+            "the folder of another dataset or of documents (etl). Existing files are not moved.",
             "key_pattern": "A regular expression that every key must match.",
         }
 
 
 class GrantFormSet(BaseInlineFormSet):
-    """Grants of a dataset, of which the last one is deleted only on request."""
+    """Grants of a dataset. The last grant can only be deleted with the confirmation `open_to_all`."""
 
     def clean(self) -> None:
         super().clean()
@@ -57,20 +57,20 @@ class GrantFormSet(BaseInlineFormSet):
         kept = [form for form in self.forms if form.has_changed() or form.instance.pk]
         if had_grants and all(form in self.deleted_forms for form in kept) and "open_to_all" not in self.data:
             raise forms.ValidationError(
-                "This is the last grant. Without one, all users can export the dataset: confirm that they should."
+                "This is the last grant. Without one, all users can export the dataset. Confirm this to delete it."
             )
 
 
 class Grants(TabularInline):
     model = Grant
     formset = GrantFormSet
-    verbose_name_plural = "grants: without any, all users can export this dataset"
+    verbose_name_plural = "grants (without any, all users can export this dataset)"
     fields = ("group", "key_pattern")
     ordering = ("pk",)
     extra = 0
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Name the inputs for screen readers: a table of inlines has no labels."""
+        """Add names for screen readers, because the inputs in a table of inlines have no labels."""
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
         if field:
             getattr(field.widget, "widget", field.widget).attrs["aria-label"] = db_field.verbose_name.capitalize()
@@ -82,7 +82,7 @@ class DatasetAdmin(RestrictedFilters, ModelAdmin):
     form = DatasetForm
     inlines = (Grants,)
     list_display = (
-        "name", "origin", "base_path", "offered", "granted", "calls_at_once", "timeout", "related",
+        "name", "origin", "base_path", "formats_text", "granted", "max_calls", "timeout", "related",
     )  # fmt: skip
     search_fields = ("name", "function", "base_path")
     ordering = ("name",)
@@ -111,7 +111,7 @@ class DatasetAdmin(RestrictedFilters, ModelAdmin):
         return super().get_queryset(request).prefetch_related("grants__group")  # type: ignore[no-any-return]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Lock a dataset that is changed: two requests that each delete another grant must not delete the last one."""
+        """Lock a dataset that is changed, so that two concurrent requests cannot delete the last two grants."""
         found = super().get_object(request, object_id, from_field)
         if found and request.method == "POST":
             Dataset.objects.select_for_update(no_key=True).get(pk=found.pk)
@@ -121,7 +121,7 @@ class DatasetAdmin(RestrictedFilters, ModelAdmin):
         return ("name", "origin", *self.readonly_fields) if obj and obj.built_in else self.readonly_fields
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Allow deletion only without jobs and files, which refer to the dataset. Built-in datasets stay."""
+        """Allow the deletion of datasets without jobs and files, except built-in ones."""
         if obj is None or obj.built_in or obj.jobs.exists() or obj.files.exists():
             return False
         return bool(super().has_delete_permission(request, obj))
@@ -133,7 +133,7 @@ class DatasetAdmin(RestrictedFilters, ModelAdmin):
         found = examine(obj.schema_and_name, allow_writes=obj.allow_writes)
         obj.columns = None if found.refusal else as_stored(found.columns)
         super().save_model(request, obj, form, change)
-        if text := found.refusal or found.warning:  # a function may be created or changed later
+        if text := found.refusal or found.warning:  # not an error: the function may be created or changed later
             self.message_user(request, f"Saved, but exports may fail: {text}", messages.WARNING)
 
     @admin.display(description="function", ordering="function")
@@ -141,7 +141,7 @@ class DatasetAdmin(RestrictedFilters, ModelAdmin):
         return dataset.built_in.description if dataset.built_in else dataset.function
 
     @admin.display(description="formats")
-    def offered(self, dataset: Dataset) -> str:
+    def formats_text(self, dataset: Dataset) -> str:
         return ", ".join(dataset.formats)
 
     @admin.display(description="granted to")
@@ -151,10 +151,10 @@ class DatasetAdmin(RestrictedFilters, ModelAdmin):
     @admin.display(description="columns")
     def described(self, dataset: Dataset) -> str:
         columns = [f"{column['name']} ({column['type']})" for column in dataset.columns or ()]
-        return ", ".join(columns) or "Not known: save the dataset when its function exists."
+        return ", ".join(columns) or "Not known. Save the dataset again when its function exists."
 
     @admin.display(description="max concurrent calls")
-    def calls_at_once(self, dataset: Dataset) -> str:
+    def max_calls(self, dataset: Dataset) -> str:
         return number(dataset.max_concurrency) if dataset.max_concurrency else "no limit"
 
     @admin.display(description="timeout")
@@ -163,9 +163,9 @@ class DatasetAdmin(RestrictedFilters, ModelAdmin):
 
     @admin.display(description="related")
     def related(self, dataset: Dataset) -> SafeString:
-        of_it = {"dataset__id__exact": dataset.pk}
+        query = {"dataset__id__exact": dataset.pk}
         models = {"job": "Exports", "chunk": "Chunks", "file": "Files", "slot": "Slots"}
-        return side_by_side([list_of(model, text, of_it) for model, text in models.items()])
+        return side_by_side([list_of(model, text, query) for model, text in models.items()])
 
 
 BUILT_IN = (
@@ -180,7 +180,7 @@ class FileAdmin(StaffActionAdmin):
     list_display = ("__str__", "dataset", "schema_version", ROWS, BYTES, date_or_age("data_as_of"), "path")
     list_filter = ("dataset",)
     list_select_related = ("dataset",)
-    search_fields = ("path",)  # by key, it would read the whole table, the largest
+    search_fields = ("path",)  # a search by key would read the whole table, which is the largest one
     search_help_text = "Exact path"
     ordering = ("path",)
     fieldsets = (

@@ -1,4 +1,4 @@
-"""List filters of the exports admin."""
+"""List filters for the exports admin."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from exports.core.errors import EXPLANATIONS
 
 
 class OfJob(SimpleListFilter):
-    """Filter `?job=…`, used by links from other pages. Offers no choices: there are too many jobs."""
+    """Filter `?job=…` for links from other pages. It lists no choices, because there are too many jobs."""
 
     title = "export"
     parameter_name = "job"
@@ -31,7 +31,7 @@ class OfJob(SimpleListFilter):
 
 
 class OfSchedule(OfJob):
-    """Filter `?schedule=…`, used by links from a schedule's page."""
+    """Filter `?schedule=…` for links from a schedule's page."""
 
     title = "schedule"
     parameter_name = "schedule"
@@ -43,7 +43,7 @@ class OfJobByReceipt(OfJob):
 
 
 class OfPath(KnownValues):
-    """Filter `?path=…`, used by links from a file's page to its chunks."""
+    """Filter `?path=…` for links from a file's page to its chunks."""
 
     title = "path"
     parameter_name = "path"
@@ -54,7 +54,7 @@ class OfPath(KnownValues):
 
 
 class BySlotState(KnownValues):
-    """Filter of slots by status."""
+    """Filter for slots by status."""
 
     title = "state"
     parameter_name = "state"
@@ -66,12 +66,12 @@ class BySlotState(KnownValues):
     options = {state: state for state in STATES}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        fitting = self.STATES.get(str(self.value()))
-        return queryset if fitting is None else queryset.filter(fitting)
+        condition = self.STATES.get(str(self.value()))
+        return queryset if condition is None else queryset.filter(condition)
 
 
 class ByEvent(KnownValues):
-    """Filter of deliveries by event."""
+    """Filter for deliveries by event."""
 
     title = "event"
     parameter_name = "type"
@@ -79,7 +79,7 @@ class ByEvent(KnownValues):
 
 
 class ByChunkError(KnownValues):
-    """Filter of exports and chunks by error code."""
+    """Filter for exports and chunks by error code."""
 
     title = "error"
     parameter_name = "error_code"

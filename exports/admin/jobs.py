@@ -31,17 +31,17 @@ from exports.admin import staff_actions
 from exports.admin.columns import BYTES, ROWS, STATUS, of_job
 from exports.admin.errors import advice_on, title_of
 from exports.admin.filters import ByChunkError, OfJob, OfPath, OfSchedule
-from exports.core.errors import in_words
+from exports.core.errors import with_meaning
 from exports.core.states import ChunkStatus
 from exports.models import Chunk, File, Job, Receipt
 
 ERROR = ("Error", {"fields": ("error_title", "advice", ("error_code", "reason"))})
-MESSAGE = ("Message of the source", {"fields": ("message",)})
-SHOWN = 20  # keys of a request
+MESSAGE = ("Message of the source database", {"fields": ("message",)})
+MAX_KEYS = 20  # of a request, on its page
 
 
 class ErrorAdmin(ReadOnly):
-    """Admin of rows that may have failed. Failed rows show the explanation of their error first."""
+    """Base of admins of rows that may have failed. The page of a failed row explains its error."""
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         fieldsets = list(super().get_fieldsets(request, obj))
@@ -57,7 +57,7 @@ class ErrorAdmin(ReadOnly):
 
     @admin.display(description="detail")
     def reason(self, row: Job | Chunk) -> str:
-        return in_words(row.error_detail)
+        return with_meaning(row.error_detail)
 
     @admin.display(description="duration")
     def took(self, row: Job | Chunk) -> str:
@@ -73,7 +73,7 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
     )  # fmt: skip
     list_filter = (OfSchedule, "status", "dataset", "format", ByChunkError, "created_at", "finished_at")
     unindexed = frozenset({"dataset", "format", "error_code"})
-    list_select_related = ()  # a join before the sort would read a user for each matching row
+    list_select_related = ()  # a join would read a user for each matching row before the sort
     search_fields = ("job_id", "user__username")
     search_help_text = "Export ID or its first 8 digits, exact username, or part of the name"
     change_form_outer_before_template = "admin/refresh.html"
@@ -95,7 +95,7 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
                     ("reuse", shown("allow_degraded", yes_or_no)),
                     ("ttl", "duplicates"),
                     ("dialect", "columns"),
-                    "asked_for",
+                    "requested_chunks",
                     "request_id",
                     ("schedule_id", exact_time("planned_at")),
                 )
@@ -111,17 +111,17 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Defer the filters of the request, which may be a megabyte. Fetch users and datasets of the rows on a page."""
+        """Defer the filters of the request, which may be a megabyte. Prefetch users and datasets of a page's rows."""
         jobs = super().get_queryset(request).defer("filters")
         return jobs.prefetch_related("user", "dataset")  # type: ignore[no-any-return]
 
     def equal_to(self, term: str) -> Q:
-        """Match a user, or else an ID or a name: an OR over two tables could use neither index."""
+        """Match a user, or else an ID or a name. An OR over two tables could not use their indexes."""
         users = list(User.objects.filter(username=term).values_list("pk", flat=True))
         return Q(user__in=users) if users else Job.matches(term)
 
     def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Load the whole page again when the export has ended, because its actions change."""
+        """Reload the whole page when the export has ended, because its actions change then."""
         response = super().changeform_view(request, object_id, *args, **kwargs)
         job = getattr(response, "context_data", {}).get("original")
         if "HX-Request" in request.headers and job and job.has_ended:
@@ -145,10 +145,10 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
         return f"{job.format}, compression {job.compression}, delivery {job.delivery}"
 
     @admin.display(description="chunks requested")
-    def asked_for(self, job: Job) -> SafeString:
+    def requested_chunks(self, job: Job) -> SafeString:
         if job.dataset.built_in:
             return below_each_other([*(job.filters or {"filters": "none"}).items()])
-        return filters_of(job.filters) if job.filters else SafeString("Listed pairs of key and date. See the chunks.")
+        return filters_of(job.filters) if job.filters else SafeString("A list of keys and dates. See the chunks.")
 
     @admin.display(description="chunks")
     def counters(self, job: Job) -> SafeString:
@@ -175,15 +175,15 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
 
 
 def filters_of(filters: dict[str, Any]) -> SafeString:
-    """Return a bounded summary of the filters, which may contain thousands of keys."""
+    """Return a summary of the filters with the first keys: there may be thousands."""
     keys = [str(key) for key in filters.get("keys") or []]
-    more = f" and {len(keys) - SHOWN:,} more" if len(keys) > SHOWN else ""
+    more = f" and {len(keys) - MAX_KEYS:,} more" if len(keys) > MAX_KEYS else ""
     rest: list[tuple[object, object]] = [(name, str(value)[:200]) for name, value in filters.items() if name != "keys"]
-    return below_each_other([("keys", ", ".join(keys[:SHOWN]) + more), *rest])
+    return below_each_other([("keys", ", ".join(keys[:MAX_KEYS]) + more), *rest])
 
 
 def shows_message(request: HttpRequest, chunk: Chunk | None) -> bool:
-    """Return whether the page of a chunk has a message of the source, and the user may open data."""
+    """Return whether the user may open data, and the chunk has a message of the source database."""
     return bool(chunk and chunk.source_message and staff.may_open(request.user, chunk.job.user_id))
 
 
@@ -234,7 +234,7 @@ class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
         return linebreaksbr(chunk.source_message)
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, obj: Any = None, **kwargs: Any) -> Any:
-        """Record that staff open a chunk with a message of the source, which may quote rows of its owner."""
+        """Record that staff open a chunk with a message of the source database, which may quote rows of its owner."""
         if shows_message(request, obj):
             staff.record_access(request.user, obj.job, f"Read the source's message of chunk {obj.pk}.")
         return super().render_change_form(request, context, *args, obj=obj, **kwargs)
@@ -246,7 +246,7 @@ class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Add the conditions of a status's indexes, which its rows meet anyway."""
+        """Add the conditions of the partial indexes. All rows of the status meet them anyway."""
         status = request.GET.get("status__exact")
         if status == ChunkStatus.PENDING:
             queryset = queryset.filter(Q(reusable=True) | Q(reusable=False))
@@ -258,7 +258,7 @@ class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
         return f"{row} of export {short(row.job_id)}, {row.status}"
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
-        """Order chunks of one job as requested, by an index on both columns; otherwise newest first by primary key."""
+        """Order the chunks of a job as in the request, and all others newest first. Both orders use an index."""
         return ("seq",) if OfJob.parameter_name in request.GET else ("-id",)
 
     @admin.display(description="owner")
@@ -267,7 +267,7 @@ class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
 
     @admin.display(description="file")
     def file(self, chunk: Chunk) -> SafeString:
-        """Return a link to the current file at the chunk's path, which may be from a later export."""
+        """Return a link to the current file at the chunk's path, which a later export may have written."""
         if not File.objects.filter(pk=chunk.path).exists():
             return SafeString("No reusable file at this path.")
         return page_of("file", chunk.path, "Current file at this path")

@@ -1,5 +1,7 @@
-"""Figures and charts of exports on the start page. Each statement reads at most `MAX_ROWS` live or recent rows by an
-index, and no ended chunks, which are nearly all."""
+"""Figures and charts of exports on the start page of the admin.
+
+Each statement reads at most `MAX_ROWS` active or recent rows by an index. Most chunks have ended and are not read.
+"""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -39,8 +41,8 @@ COLORS: dict[str, str] = {
     JobStatus.FAILED: "#dc2626",
     JobStatus.CANCELLED: "#a855f7",
 }
-LONG_SECONDS = 300  # a pending chunk older than this is a warning
-BEAT_DOWN = "beat or the maintenance worker is down, so lost work is not recovered"
+MAX_PENDING_SECONDS = 300  # an older pending chunk is shown as a warning
+BEAT_DOWN = "Celery beat or the maintenance worker is down, so lost work is not recovered"
 
 
 # ---- Jobs -----------------------------------------------------------------------------------------------------------
@@ -106,9 +108,9 @@ def scale_of(maximum: int) -> tuple[int, str]:
 
 
 # ---- The queue ------------------------------------------------------------------------------------------------------
-# Chunks that wait are counted by their jobs' counters; running ones by their index. The oldest is as old as its job.
-# `untaken`: since when the next chunk of each dataset could have been claimed. The newest event of its job counts too:
-# otherwise a long job would look stuck between two of its chunks.
+# Pending chunks are counted by their jobs' counters, and running ones by their index. The age of a chunk is the age of
+# its job. `claimable_since`: the earliest time since when the next chunk of a dataset could have been claimed. It is
+# not before the newest event of its job, because a long job would look stuck between two chunks otherwise.
 QUEUE = """
 WITH running AS MATERIALIZED (
     SELECT job_id, count(*) AS chunks, count(*) FILTER (WHERE lease_until < clock_timestamp()) AS overdue
@@ -142,11 +144,11 @@ SELECT (SELECT coalesce(sum(waiting), 0)::bigint FROM active) AS waiting,
        (SELECT min(greatest(
             coalesce(n.since, (SELECT created_at FROM exports_jobs j WHERE j.job_id = n.job_id)),
             (SELECT at FROM exports_event e WHERE e.job_id = n.job_id ORDER BY e.seq DESC LIMIT 1)))
-        FROM next n) AS untaken,
+        FROM next n) AS claimable_since,
        (SELECT count(*) FROM exports_slot WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL) AS free,
        (SELECT ran_at FROM exports_tick WHERE name = 'reap') AS reaped
 """
-# Chunks have no index by time, so they are found by their jobs: recently failed or still active ones.
+# Chunks have no index by time, so they are found by their jobs, which have failed recently or are active.
 FAILURES = """
 WITH failing AS MATERIALIZED (
     (SELECT job_id FROM exports_jobs WHERE finished_at >= %(since)s AND failed > 0 ORDER BY finished_at DESC LIMIT 1000)
@@ -206,9 +208,9 @@ def periodic_work(reaped: datetime | None) -> Figure:
 
 
 def is_beat_down(reaped: datetime | None) -> bool:
-    """Return whether periodic tasks are later than a busy queue can explain."""
-    late = 4 * settings.SLUICE.export_reaper_seconds
-    return reaped is None or abs((clock.now() - reaped).total_seconds()) > late
+    """Return whether periodic tasks are overdue by more than a busy queue explains."""
+    max_age = 4 * settings.SLUICE.export_reaper_seconds
+    return reaped is None or abs((clock.now() - reaped).total_seconds()) > max_age
 
 
 def leases_of(overdue: int, reaped: datetime | None) -> str:
@@ -222,21 +224,21 @@ def leases_of(overdue: int, reaped: datetime | None) -> str:
 def oldest_pending(row: dict[str, Any]) -> Figure:
     now = clock.now()
     waited = now - row["oldest"] if row["oldest"] else None
-    untaken = now - row["untaken"] if row["untaken"] else timedelta(0)
-    is_busy = row["running"] > row["overdue"]  # a worker that renews leases is alive and will claim more
-    if row["free"] and not is_busy and untaken.total_seconds() > 2 * settings.SLUICE.export_reaper_seconds:
+    unclaimed = now - row["claimable_since"] if row["claimable_since"] else timedelta(0)
+    is_busy = row["running"] > row["overdue"]  # a worker that renews leases is alive, and will claim more chunks
+    if row["free"] and not is_busy and unclaimed.total_seconds() > 2 * settings.SLUICE.export_reaper_seconds:
         tone = "danger"
         note = (
-            f"pending for {duration(untaken)} although slots are free: no worker claims chunks. "
+            f"pending for {duration(unclaimed)} although slots are free: no worker claims chunks. "
             "Check the workers of the queue exports."
         )
-    elif waited and waited.total_seconds() > LONG_SECONDS:
+    elif waited and waited.total_seconds() > MAX_PENDING_SECONDS:
         tone, note = "warning", "check the workers and the free slots"
     else:
         tone, note = "", "since its export was created"
     return Figure(
         title="Oldest pending chunk",
-        value=duration(waited) if waited else duration(untaken) if tone else "none",
+        value=duration(waited) if waited else duration(unclaimed) if tone else "none",
         note=note,
         url=list_url("chunk", {"job": row["oldest_job"], "status__exact": "pending"}) if waited else "",
         tone=tone,
@@ -277,7 +279,7 @@ def draw_slots() -> OverviewContent:
 
 
 def queued(lengths: dict[str, int] | None) -> Figure:
-    """Return the messages that no worker has taken, by queue."""
+    """Return the number of messages that no worker has received yet, by queue."""
     if lengths is None:
         return Figure(title="Messages to workers", value="unknown", note="the broker does not respond", tone="danger")
     waiting = {name: length for name, length in lengths.items() if length}
@@ -295,7 +297,7 @@ def expired_slots(expired: int, reaped: datetime | None) -> str:
     return f"{expired} of lost workers: released after their calls are terminated"
 
 
-# As many rows as there are slots. The chunks of a batch run in the order of their ids.
+# Returns at most one row per slot. The chunks of a batch run in the order of their ids, so the first one is running.
 CALLS = """
 SELECT s.backend, s.job_id, d.name AS dataset, c.key, c.effective_date, clock_timestamp() - c.started_at AS since
 FROM exports_slot s
@@ -308,7 +310,7 @@ WHERE s.dataset_id IS NULL AND s.token IS NOT NULL ORDER BY c.started_at
 
 
 def calls() -> list[workers.Call]:
-    """Return the calls into the source database that run now, oldest first."""
+    """Return the running calls into the source database, oldest first."""
     return [
         workers.Call(
             process=database.process_of(row["backend"]),

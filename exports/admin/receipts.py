@@ -1,4 +1,4 @@
-"""Admin of receipts, one-time links and download attempts. Link URLs are hidden: opening one would use it up."""
+"""Admin of receipts, one-time links, and download attempts. Hides the URLs of links, because opening one uses it up."""
 
 import re
 from datetime import datetime
@@ -96,13 +96,13 @@ class LinkAdmin(StaffActionAdmin):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, obj: Any = None, **kwargs: Any
     ) -> Any:
-        """Add the receipt's actions, which prevent the owner from creating another link."""
+        """Add the actions on the receipt: only revoking it prevents the owner from creating another link."""
         receipts: Any = self.admin_site.get_model_admin(Receipt)
-        fitting = [
+        possible = [
             action for action in receipts.allowed(request) if obj is not None and not action.refusal(obj.receipt)
         ]
         context["actions_detail"] = [
-            {**receipts.button(action, obj.receipt), "title": f"{action.label} receipt"} for action in fitting
+            {**receipts.button(action, obj.receipt), "title": f"{action.label} receipt"} for action in possible
         ]
         return super().render_change_form(request, context, *args, obj=obj, **kwargs)
 
@@ -136,7 +136,7 @@ class DownloadAdmin(ReadOnly):
 
 
 def id_in(term: str) -> str:
-    """Return the link's ID from a URL or a token, with or without its signature."""
+    """Return the link's ID in a URL or a token, with or without a signature, or else the term itself."""
     found = re.search(r"(?:^|[?&]token=)([0-9a-fA-F]{32})(?:\.|&|$)", term)
     return found[1] if found else term
 

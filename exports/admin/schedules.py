@@ -1,4 +1,4 @@
-"""Admin of schedules: staff see all of them, can pause or resume them, and can run them for their owners."""
+"""Admin of schedules. Staff can see, pause, and resume all schedules, and run them for their owners."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ from exports.models import Schedule
 from exports.schedules import editing, representation, runs
 from exports.schedules.requests import FILTERS
 
-NEWEST = 50  # runs that a schedule's page shows
+NEWEST = 50  # number of runs on a schedule's page
 
 
 def pause(schedule: Schedule) -> str:
@@ -45,11 +45,11 @@ def resume(schedule: Schedule) -> str:
 
 
 def run_now(schedules: Sequence[Schedule], by: Confirmation) -> Iterable[RowResult]:
-    """Run schedules for their owners, whose quotas are charged. The nonce deduplicates clicks."""
+    """Run schedules for their owners, whose quotas are charged. The nonce of the form prevents duplicates."""
 
     def run(schedule: Schedule) -> str:
-        once = Idempotency(key=f"staff-{by.nonce}-{schedule.pk}", fingerprint=fingerprint(str(schedule.pk)))
-        caller = submission.Caller(user_id=schedule.user_id, binding=runs.binding_of(schedule), idempotency=once)
+        idempotency = Idempotency(key=f"staff-{by.nonce}-{schedule.pk}", fingerprint=fingerprint(str(schedule.pk)))
+        caller = submission.Caller(user_id=schedule.user_id, binding=runs.binding_of(schedule), idempotency=idempotency)
         with naming_owners_quota():
             job, _ = editing.run_now(schedule, read_export, caller, now=clock.now())
         return f"New export {job.pk}."

@@ -1,4 +1,4 @@
-"""Admin of source slots and of the last runs of periodic tasks."""
+"""Admin of source slots and of the latest runs of periodic tasks."""
 
 from django.conf import settings
 from django.contrib import admin
@@ -39,7 +39,7 @@ class SlotAdmin(StaffActionAdmin):
 
 
 def is_in_use(slot: Slot) -> bool:
-    """Return whether claims use the slot. Rows remain after EXPORT_DB_SLOTS or a dataset's limit is lowered."""
+    """Return whether claims use the slot. Surplus rows remain when EXPORT_DB_SLOTS or a dataset's limit is lowered."""
     limit = slot.dataset.max_concurrency if slot.dataset else settings.SLUICE.export_db_slots
     return limit is not None and slot.number <= limit
 

@@ -27,7 +27,7 @@ from exports.models import Chunk, Job, Link, Receipt, Slot
 
 
 def end_time(row: Any) -> str:
-    """Return a revision: a row that ends again has another end time."""
+    """Return the end time as a revision: a row that was retried and ended again has a later one."""
     return row.finished_at.isoformat() if row.finished_at else ""
 
 
@@ -44,14 +44,15 @@ def cancel_job(job: Job) -> str:
 
 
 def replay_job(job: Job, nonce: str) -> str:
-    """Replay a job for its owner, whose quota is charged. The nonce deduplicates clicks."""
-    once = Idempotency(key=f"staff-{nonce}-{job.pk}", fingerprint=fingerprint(str(job.pk)))
+    """Replay a job for its owner, whose quota is charged. The nonce of the form prevents duplicates."""
+    idempotency = Idempotency(key=f"staff-{nonce}-{job.pk}", fingerprint=fingerprint(str(job.pk)))
     binding = ClientBinding(network=job.network, agent=job.agent)
+    caller = submission.Caller(user_id=job.user_id, binding=binding, idempotency=idempotency)
     with naming_owners_quota():
-        again, replayed = actions.replay(job, submission.Caller(user_id=job.user_id, binding=binding, idempotency=once))
+        replay, replayed = actions.replay(job, caller)
     if replayed:
-        raise Problem(f"Already replayed as export {again.pk}.")
-    return f"New export {again.pk}."
+        raise Problem(f"Already replayed as export {replay.pk}.")
+    return f"New export {replay.pk}."
 
 
 def replay_jobs(jobs: Sequence[Job], by: Confirmation) -> Iterable[RowResult]:
@@ -108,28 +109,27 @@ def retry_refusal(chunk: Chunk) -> str:
 
 
 def retry_chunks(chunks: Sequence[Chunk], _by: Confirmation) -> Iterator[RowResult]:
-    """Retry chunks grouped by job, because an active job accepts no more retries."""
+    """Retry chunks job by job, because an active job accepts no more retries."""
     of_job = attrgetter("job_id")
     for job_id, group in groupby(sorted(chunks, key=of_job), key=of_job):
-        mine = list(group)
-        yield from retry_some(Job.objects.get(pk=job_id), mine)
+        yield from retry_chunks_of(Job.objects.get(pk=job_id), list(group))
 
 
-def retry_some(job: Job, chunks: list[Chunk]) -> Iterator[RowResult]:
+def retry_chunks_of(job: Job, chunks: list[Chunk]) -> Iterator[RowResult]:
     failed = [chunk for chunk in chunks if chunk.status == ChunkStatus.FAILED]
-    done, left = "", ""
+    done, refusal = "", ""
     try:
         if failed:
             with naming_owners_quota():
                 actions.retry(job, only=[chunk.pk for chunk in failed])
         done = "Queued with a full set of attempts."
     except actions.NotFailed:
-        left = NOT_ENDED
-    except Problem as refusal:
-        left = refusal.detail
+        refusal = NOT_ENDED
+    except Problem as problem:
+        refusal = problem.detail
     for chunk in chunks:
         yield (
-            RowResult(chunk, done=done, refusal=left)
+            RowResult(chunk, done=done, refusal=refusal)
             if chunk in failed
             else RowResult(chunk, refusal=retry_refusal(chunk))
         )

@@ -1,5 +1,7 @@
-"""Admin of webhooks and deliveries. Only the host of a URL is shown, because many services put a secret into the path.
-The signing secret is not shown."""
+"""Admin of webhooks and deliveries.
+
+It shows only the host of a URL, because many services put a secret into the path, and no signing secrets.
+"""
 
 from functools import partial
 from typing import Any
@@ -23,13 +25,13 @@ from exports.admin.filters import ByEvent, OfJob
 from exports.admin.staff_actions import end_time
 from exports.models import Delivery, Webhook
 
-NEWEST = 50  # attempts that a delivery's page shows
+NEWEST = 50  # number of attempts on a delivery's page
 ID = shown("id", short, "ID")
 FAILURES = shown("failures", number, "failures in a row")
 
 
 # ---- Enabling -------------------------------------------------------------------------------------------------------
-SWITCHES = (
+ENABLING = (
     StaffAction(
         name="enable",
         label="Enable",
@@ -58,7 +60,7 @@ SWITCHES = (
 
 @admin.register(Webhook)
 class WebhookAdmin(StaffActionAdmin):
-    row_actions = SWITCHES
+    row_actions = ENABLING
     list_display = (ID, "host", "state", "user", "events", FAILURES, date_or_age("created_at"), "sent")
     list_filter = ("enabled", "created_at")
     list_select_related = ("user",)
@@ -160,13 +162,13 @@ class DeliveryAdmin(StaffActionAdmin):
     )
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
-        """Show the body to staff who may open data."""
+        """Show the body only to staff who may open data."""
         fieldsets = list(super().get_fieldsets(request, obj))
         may_open = request.user.has_perm(staff.OPEN_DATA)
         return [each for each in fieldsets if may_open or each[0] != "Body"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Defer the bodies."""
+        """Defer the bodies, which may be large."""
         return super().get_queryset(request).select_related("webhook").defer("body")  # type: ignore[no-any-return]
 
     @admin.display(description="status")
@@ -179,7 +181,7 @@ class DeliveryAdmin(StaffActionAdmin):
 
     @admin.display(description="log")
     def log(self, delivery: Delivery) -> SafeString:
-        """Return the newest attempts, newest first. Repeated redelivery can make the log very long."""
+        """Return the newest attempts, newest first. After many redeliveries, the whole log would be very long."""
         lines = (
             (ago(each.at), each, milliseconds(each.duration_ms))
             for each in delivery.log.order_by("-at", "-id")[:NEWEST]

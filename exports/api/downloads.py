@@ -49,7 +49,7 @@ class LinkView(APIView):
         return Response({"signedUrl": url, "expiresAt": link.expires_at}, headers=SECRET)
 
 
-# Links must not be cached, passed on in a Referer header, or subject to MIME sniffing.
+# Links must not be cached or sent in a Referer header, and responses must not be subject to MIME sniffing.
 NO_TRACE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 
 
@@ -64,7 +64,7 @@ class LinkRefused(Problem):
         " again: existing files are reused.",
         "link_revoked": "The link was revoked or replaced by a newer one, or its owner lost access to the data.",
         "link_mismatch": "The link is bound to another client (network and User-Agent)."
-        " The owner can create a link from the client that is to use it.",
+        " The owner can create a link from the client that will use it.",
         "link_used": "The link was already used; it works once. The owner can create a new one until the delivery"
         " expires.",
     }

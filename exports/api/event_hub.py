@@ -1,8 +1,8 @@
 """Event hub of export jobs, behind `GET /exports/{jobId}/events`.
 
-Events are rows (`exports.models.event`). While there are listeners, the hub queries Postgres twice a second for new
-events of all watched jobs. Regardless of the number of listeners, this takes one query without new events, and three
-with them. The rest is in `config.platform.http.sse`.
+Events are rows (`exports.models.event`). While there are listeners, the hub polls Postgres twice a second for new
+events of all watched jobs. This takes one query, and two more if there are new events, for any number of listeners.
+`config.platform.http.sse` has the code that all event hubs share.
 """
 
 from collections import defaultdict
@@ -20,15 +20,15 @@ from exports.core.states import JOB_ENDED
 from exports.jobs import representation
 from exports.models import Chunk, Event, Job
 
-PAGE = 500  # events per read, for all jobs together: 200 kB. A client that does not read may hold two pages
-LOOK = 100  # events considered per job if there are many jobs
+PAGE = 500  # events per read, for all jobs together: 200 kB. A slow client can keep two pages in memory
+LOOKAHEAD = 100  # minimum of events per job that a read considers
 
 
 # ---- New events ----------------------------------------------------------------------------------------------------
 
 
 class EventRow(NamedTuple):
-    """A row of the statement NEW_EVENTS."""
+    """A result row of NEW_EVENTS."""
 
     job_id: UUID
     seq: int
@@ -43,23 +43,23 @@ class EventRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobUpdate:
-    """The new events of one job: frames with ascending numbers, and whether the last one is final."""
+    """The new events of a job: frames with ascending numbers, and whether the last event is final."""
 
     frames: list[tuple[int, bytes]]
-    newest: int  # the last event, which may have no frame
+    newest: int  # the number of the last event, which may have no frame
     is_final: bool
     joined: dict[int, bytes] = field(default_factory=dict)
 
     def since(self, number: int) -> bytes:
-        """Return the frames after a number. Most listeners have the same position, and share the same bytes."""
+        """Return the frames after a number. They are joined once for all listeners at the same position."""
         if number not in self.joined:
             self.joined[number] = b"".join(content for seq, content in self.frames if seq > number)
         return self.joined[number]
 
 
 # The primary key has the events of each job in order, so a job without new events costs one descent of the index. The
-# page takes the first event of each job, then the second of each: a job with a backlog only gets the space that other
-# jobs leave. `following` also sees events outside the page.
+# page contains the first event of each job, then the second event of each job, and so on: a job with a backlog only
+# gets the space that other jobs leave. `following` also takes events outside the page into account.
 NEW_EVENTS = """
 SELECT e.job_id, e.seq, e.kind, e.status, e.chunk_id, e.at, e.error_code, e.error_detail, e.following
 FROM unnest(%(jobs)s::uuid[], %(after)s::bigint[]) AS watched(job_id, after)
@@ -67,25 +67,25 @@ CROSS JOIN LATERAL (
     SELECT ahead.*, row_number() OVER in_order AS nth, lead(ahead.seq) OVER in_order AS following
     FROM (
         SELECT * FROM exports_event e
-        WHERE e.job_id = watched.job_id AND e.seq > watched.after ORDER BY e.seq LIMIT %(look)s + 1
+        WHERE e.job_id = watched.job_id AND e.seq > watched.after ORDER BY e.seq LIMIT %(lookahead)s + 1
     ) ahead
     WINDOW in_order AS (ORDER BY ahead.seq)
 ) e
-WHERE e.nth <= %(look)s
+WHERE e.nth <= %(lookahead)s
 ORDER BY e.nth, e.job_id LIMIT %(page)s
 """
 
 
 def read(after: Mapping[UUID, int], *, page: int = PAGE) -> tuple[dict[UUID, JobUpdate], bool]:
-    """Return the new events of these jobs after these numbers, and whether there is more than a page of them.
+    """Return the new events of these jobs after these numbers, and whether there are more events than fit the page.
 
     The page has at least one event of each job with new events, so it grows with the number of jobs. Chunks and jobs
-    are read after their events, so the content of a frame is never older than its event.
+    are read after the events, so the content of a frame is never older than its event.
     """
     page = max(page, len(after))
-    look = max(page // max(len(after), 1), LOOK)
+    lookahead = max(page // max(len(after), 1), LOOKAHEAD)
     of_job: dict[UUID, list[EventRow]] = defaultdict(list)
-    for row in sql.rows(NEW_EVENTS, jobs=list(after), after=list(after.values()), page=page, look=look):
+    for row in sql.rows(NEW_EVENTS, jobs=list(after), after=list(after.values()), page=page, lookahead=lookahead):
         of_job[row["job_id"]].append(EventRow(**row))
     if not of_job:
         return {}, False
@@ -112,10 +112,10 @@ def is_end(event: EventRow) -> bool:
 def frames_of(
     job: Job, events: list[EventRow], chunks: Mapping[int, Chunk], *, now: datetime
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the frames of a job's events, and one `progress` after the last of its chunks.
+    """Yield the frames of a job's events, and a `progress` frame after the last chunk.
 
-    The number after the last chunk of a statement is reserved for `progress`. If the page ends between the chunks of a
-    statement, the next chunk has that number, and `progress` follows with a later page.
+    The number after the last chunk of each statement is reserved for `progress`. If the page ends between the chunks of
+    a statement, the next chunk has that number, and `progress` follows on a later page.
     """
     changed = [event for event in events if event.kind == Event.Kind.CHUNK]
     after = changed[-1].seq if changed and changed[-1].following != changed[-1].seq + 1 else None
@@ -134,7 +134,7 @@ def frames_of(
 
 
 class JobListener(sse.Listener[UUID]):
-    """One open stream of a job."""
+    """An open stream of a job's events."""
 
     __slots__ = ()
 

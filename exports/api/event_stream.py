@@ -1,7 +1,7 @@
 """`GET /exports/{jobId}/events`: the events of a job as server-sent events.
 
-The view returns when the stream starts. The server's event loop then reads the response, so an open stream needs no
-thread. It must not keep a database connection either, because the pool is small.
+The view returns when the stream starts, and the server's event loop writes the response. So an open stream does not
+occupy a thread. It must not occupy a database connection either, because the pool is small.
 """
 
 from typing import NamedTuple
@@ -28,15 +28,15 @@ from exports.api.views import NoSuchExport, visible
 from exports.jobs import representation
 from exports.models import Event, Job
 
-FIRST = 2  # the highest number that the first event of a job may have
+MAX_FIRST_NUMBER = 2  # of the first event of a job
 
 
 class ExportEventsView(APIView):
-    """`GET /exports/{jobId}/events`: a response that lasts until the job has ended."""
+    """`GET /exports/{jobId}/events`: streams the events until the job ends."""
 
     audited = CHANGES
     scopes = EXPORTS
-    http_method_names = ("get",)  # Django would make a HEAD of it
+    http_method_names = ("get",)  # Django would accept HEAD too
     content_negotiation_class = IgnoreAccept
 
     @extend_schema(
@@ -60,7 +60,7 @@ class ExportEventsView(APIView):
 
 class JobStreamStart(NamedTuple):
     opening: bytes
-    after: int | None  # the position of the listener; None if the opening contains the end
+    after: int | None  # the number of the last event that was sent; None if `opening` contains the end of the job
 
 
 def begin(job: Job, request: Request) -> JobStreamStart | None:
@@ -71,7 +71,7 @@ def begin(job: Job, request: Request) -> JobStreamStart | None:
     snapshot = representation.job(job, request)
     if not job.has_ended:
         return JobStreamStart(sse.frame("snapshot", snapshot, number=job.event_seq), after=job.event_seq)
-    # The end comes from the job's own row: its events may have been deleted.
+    # The last event is built from the row of the job, because the rows of its events may have been deleted.
     end = representation.status(job, job.status, job.finished_at)
     return JobStreamStart(
         sse.frame("snapshot", snapshot, number=job.event_seq - 1) + sse.frame("status", end, number=job.event_seq),
@@ -80,9 +80,9 @@ def begin(job: Job, request: Request) -> JobStreamStart | None:
 
 
 def resume_position(job: Job, last_event_id: str) -> int | None:
-    """Return the number to resume after, or None if the stream cannot resume there.
+    """Return the number of the client's last event, or None if the stream cannot resume after it.
 
-    It cannot if the number belongs to another job, or if a later event was deleted.
+    It cannot if the number is too large for this job, or if later events were deleted.
     """
     position = whole_number(last_event_id)
     if position is None:
@@ -90,5 +90,5 @@ def resume_position(job: Job, last_event_id: str) -> int | None:
     if position >= job.event_seq:
         return position if position == job.event_seq else None
     oldest = Event.objects.filter(job=job).aggregate(seq=Min("seq"))["seq"]
-    has_all = oldest is not None and (oldest <= FIRST or oldest <= position + 1)
+    has_all = oldest is not None and (oldest <= MAX_FIRST_NUMBER or oldest <= position + 1)
     return position if has_all else None

@@ -1,6 +1,6 @@
 """Example requests and responses for the OpenAPI document: an export of flights and its webhook.
 
-`tests/contract/test_document.py` validates each of them against its schema.
+`tests/contract/test_document.py` validates each example against its schema.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from config.platform.webhooks.openapi import DELIVERY_ID, HOOK_ID
 from exports.core.errors import explain
 
 JOB_ID = "0197a3c4-6f0e-4f6b-9d3a-2b8f5f0c1d11"
-AGAIN_ID = "0197a3d0-1c52-4a0e-8f57-6d1f0f1f7c02"
+REPLAY_ID = "0197a3d0-1c52-4a0e-8f57-6d1f0f1f7c02"
 SCHEDULE_ID = "0197a3a0-2f64-4d4c-9d8f-0f6a7b1c2e53"
 SECRET = "whsec_4GBMpkXm6Wd0vNVrWb0w8Zs1oJtYkJcT2iE5rH7uQ3A="
 SHA = "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
@@ -37,7 +37,7 @@ ACCEPTED = {
     "chunksUrl": f"/exports/{JOB_ID}/chunks",
 }
 REPLAYED = {
-    **{name: str(value).replace(JOB_ID, AGAIN_ID) for name, value in ACCEPTED.items()},
+    **{name: str(value).replace(JOB_ID, REPLAY_ID) for name, value in ACCEPTED.items()},
     "totalChunks": 56,
     "duplicates": 0,
 }
@@ -206,7 +206,7 @@ TEST = {**WAITING, "type": "webhook.test", "jobId": None, "log": []}
 
 
 def without_link(job: dict[str, Any]) -> dict[str, Any]:
-    """Return a job as webhooks contain it."""
+    """Return the body of a job in webhooks."""
     receipt = job["receipt"] and {name: value for name, value in job["receipt"].items() if name != "signedUrl"}
     return {**job, "receipt": receipt}
 

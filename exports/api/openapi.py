@@ -1,7 +1,7 @@
 """OpenAPI texts, parameters, and examples of the operations on exports.
 
-Each constant holds keyword arguments of `extend_schema`. The views add the operation id, the request, and the problems.
-Nothing here runs while a request is processed.
+Most constants are keyword arguments of `extend_schema`. The views add the operation id, the request, and the problems.
+Requests do not use this module.
 """
 
 from typing import Any
@@ -42,16 +42,20 @@ CHUNK_STATUS = OpenApiParameter("status", enum=ChunkStatus.values, description="
 NAME_OR_ID = OpenApiParameter(
     "q",
     {"type": "string", "maxLength": 255},
-    description="Part of the name, in upper or lower case; fewer than three characters are compared with its "
-    "beginning. Or the ID, or its first eight or more digits.",
+    description="Part of the name, ignoring case (if it has fewer than three characters, the beginning of the "
+    "name); or the ID, or at least its first eight digits.",
 )
 DATASET = OpenApiParameter("dataset", description="Name of the dataset. An unknown name returns an empty list.")
-FIRST_DAY = OpenApiParameter("from", OpenApiTypes.DATE, description="First day of the creation, in UTC.")
-LAST_DAY = OpenApiParameter("to", OpenApiTypes.DATE, description="Last day of the creation, in UTC.")
+FIRST_DAY = OpenApiParameter(
+    "from", OpenApiTypes.DATE, description="Return only exports that were created on this day or later, in UTC."
+)
+LAST_DAY = OpenApiParameter(
+    "to", OpenApiTypes.DATE, description="Return only exports that were created on this day or earlier, in UTC."
+)
 SCHEDULE_ID = OpenApiParameter(
     "scheduleId", OpenApiTypes.UUID, description="Return only exports that this schedule created."
 )
-TOKEN = OpenApiParameter("token", required=True, description="Part of the link.")
+TOKEN = OpenApiParameter("token", required=True, description="Signed token of the link, from `signedUrl`.")
 IDEMPOTENCY_KEY = idempotency_key(
     "valid for as long as the job exists. A repeated request with the same body returns the first response."
 )
@@ -68,7 +72,7 @@ REFUSED = BadInput(
 REQUESTS = [
     request_example("Items", examples.ITEMS),
     request_example(
-        "Filters", examples.FILTERS, "Every key on every day of the range. Omitted fields have their defaults."
+        "Filters", examples.FILTERS, "Every key on every day of the range. Omitted fields have default values."
     ),
     request_example("Documents", examples.DOCUMENTS, "Results of your documents, one row each, in one file."),
 ]
@@ -80,7 +84,7 @@ LIST: dict[str, Any] = {
 }
 ACCEPTED = LinkedResponse(
     schemas.Accepted,
-    "The job is stored durably and survives process crashes.",
+    "The job is stored, and survives process crashes.",
     job=link_to("getExport", "Its status and, after success, its receipt.", **JOB),
     chunks=link_to("listChunks", "Its chunks.", **JOB),
     cancel=link_to("cancelExport", "Cancel it.", **JOB),
@@ -126,15 +130,15 @@ LIMITS: dict[str, Any] = {
 }
 DATASETS: dict[str, Any] = {
     "summary": "List datasets",
-    "description": "Returns the datasets that you may export on a single page, with their formats and the pattern of "
-    "their keys. A dataset may be granted to some groups of users, or to them for some keys; others get 404 for it. "
-    "`documents`, the results of your documents, is the last one.",
+    "description": "Returns all datasets that you can export, on a single page, with their formats and key patterns. "
+    "Access to a dataset can be limited to groups of users, and to some of its keys; other users get 404. The last "
+    "dataset, `documents`, contains the results of your documents.",
     "examples": [response_example("Datasets", examples.DATASETS)],
 }
 ONE_DATASET: dict[str, Any] = {
     "summary": "Get a dataset",
-    "description": "Returns the dataset with its columns, as of its latest registration. A request can select some of "
-    "them by `columns`.",
+    "description": "Returns the dataset with its columns, as of its latest registration. To export only some columns, "
+    "list them in `columns` of the request.",
     "examples": [response_example("Dataset", examples.DATASET)],
 }
 ONE = LinkedResponse(
@@ -149,8 +153,8 @@ GET: dict[str, Any] = {
     "summary": "Get an export",
     "description": """Returns 200 for every export that exists, whatever its `status`. While the export is active, poll
 again after `Retry-After` seconds, or subscribe to `GET /exports/{jobId}/events` instead. After `success`, `receipt`
-contains the download link. After `failed`, `error` contains the cause, and its `retryable` states whether
-`POST …/retry` may succeed. Staff can read every export, but not its link.""",
+contains the download link. After `failed`, `error` contains the cause, and `retryable` in it tells
+whether `POST …/retry` may succeed. Staff can read every export, but not its link.""",
     "parameters": [retry_after(200, "job")],
     "examples": [
         response_example("Running", examples.RUNNING),
@@ -237,8 +241,8 @@ FILE: dict[str, Any] = {
     "summary": "Download a file of a manifest",
     "description": "The target of each `url` in a manifest (`delivery: manifest`): redirects to object storage. The "
     "owner can use it any number of times until the delivery expires, and always gets the bytes that the manifest "
-    "describes. 410 `file_superseded` is possible for other deliveries: a later export replaced the file with newer "
-    "data before the first request for it.",
+    "describes. For other deliveries, 410 `file_superseded` is possible: a later export replaced the file before it "
+    "was first requested.",
     "tags": DOWNLOADS,
     "parameters": [location(302, "Presigned URL, valid for one minute at most."), NO_STORE],
 }
@@ -271,7 +275,7 @@ otherwise the response is 400 with an error at `/url`.""",
     "tags": WEBHOOKS,
     "parameters": [location(201, "The webhook.")],
     "examples": [
-        request_example("To a shop", examples.NEW_WEBHOOK),
+        request_example("New webhook", examples.NEW_WEBHOOK),
         response_example("Created", {**examples.WEBHOOK, "secret": examples.SECRET}, status=201),
     ],
 }
@@ -284,7 +288,7 @@ GET_WEBHOOK: dict[str, Any] = {
 }
 CHANGE_WEBHOOK: dict[str, Any] = {
     "summary": "Update a webhook",
-    "description": "Omitted fields keep their values. `enabled: true` resets the failures and sends the waiting "
+    "description": "Omitted fields keep their values. `enabled: true` resets the failure count and sends the pending "
     "deliveries.",
     "tags": WEBHOOKS,
     "examples": [
@@ -294,7 +298,7 @@ CHANGE_WEBHOOK: dict[str, Any] = {
 }
 DELETE_WEBHOOK: dict[str, Any] = {
     "summary": "Delete a webhook",
-    "description": "Deletes the webhook and all its deliveries, including those still waiting.",
+    "description": "Deletes the webhook and all its deliveries, including pending ones.",
     "tags": WEBHOOKS,
 }
 ROTATE: dict[str, Any] = {

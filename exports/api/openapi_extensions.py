@@ -1,4 +1,4 @@
-"""Extensions of drf-spectacular for exports: the shapes of a request, and camel-case path parameters."""
+"""Extensions of drf-spectacular for exports: alternative request schemas, and camel-case path parameters."""
 
 from collections.abc import Collection
 from typing import Any
@@ -13,9 +13,9 @@ from config.platform.http.openapi.autoschema import StrictSchema
 
 
 class ExportRequestExtension(StrictSchema):  # type: ignore[no-untyped-call]
-    """A request with exactly one of `items` and `filters`, and a request of a built-in dataset, as alternatives.
+    """Schema of export requests: either `items` or `filters`, or the request for a built-in dataset, as alternatives.
 
-    A serializer cannot express that, and client generators ignore conditional schemas.
+    A serializer cannot express alternatives, and client generators ignore conditional schemas.
     """
 
     target_class = "exports.api.serializers.ExportRequestSerializer"
@@ -27,16 +27,16 @@ class ExportRequestExtension(StrictSchema):  # type: ignore[no-untyped-call]
         items = whole["properties"]["items"]
         items["items"] = register(auto_schema, "ExportItem", items["items"])
         either = [
-            register(auto_schema, "ExportByItems", only(whole, "items", without={"filters"})),
-            register(auto_schema, "ExportByFilters", only(whole, "filters", without={"items"})),
+            register(auto_schema, "ExportByItems", with_required(whole, "items", without={"filters"})),
+            register(auto_schema, "ExportByFilters", with_required(whole, "filters", without={"items"})),
             *(built_in(auto_schema, whole, each) for each in built_in_datasets.all_by_name().values()),
         ]
         return {"oneOf": either, "description": whole["description"]}
 
 
 def built_in(auto_schema: AutoSchema, whole: dict[str, Any], dataset: BuiltInDataset) -> dict[str, Any]:
-    """Return the reference to the component of a request for a built-in dataset."""
-    shape = only(whole, "filters", without={"items", "columns", "reuse", "allowDegraded"})
+    """Register the component of a request for a built-in dataset, and return the reference to it."""
+    shape = with_required(whole, "filters", without={"items", "columns", "reuse", "allowDegraded"})
     filters = auto_schema.resolve_serializer(dataset.filters(), "request")
     shape["properties"] |= {
         "dataset": {"type": "string", "enum": [dataset.name]},
@@ -47,13 +47,14 @@ def built_in(auto_schema: AutoSchema, whole: dict[str, Any], dataset: BuiltInDat
     return register(auto_schema, f"ExportOf{dataset.name.capitalize()}", shape)
 
 
-def only(whole: dict[str, Any], name: str, *, without: Collection[str]) -> dict[str, Any]:
+def with_required(whole: dict[str, Any], name: str, *, without: Collection[str]) -> dict[str, Any]:
+    """Return the schema with the required property `name`, and without some other properties."""
     properties = {each: shape for each, shape in whole["properties"].items() if each not in without}
     return {**whole, "properties": properties, "required": [*whole["required"], name]}
 
 
 def register(auto_schema: AutoSchema, name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Add a component that has no serializer, and return the reference to it."""
+    """Register a component that has no serializer, and return the reference to it."""
     component = ResolvedComponent(name=name, type=ResolvedComponent.SCHEMA, schema=schema, object=name)  # type: ignore[no-untyped-call]
     auto_schema.registry.register_on_missing(component)
     reference: dict[str, Any] = component.ref
@@ -61,7 +62,7 @@ def register(auto_schema: AutoSchema, name: str, schema: dict[str, Any]) -> dict
 
 
 def camel_case_parameters(result: dict[str, Any], **_later: Any) -> dict[str, Any]:
-    """Rename path parameters of exports, webhooks, and tokens to camel case, as in bodies. A postprocessing hook."""
+    """Rename path parameters to camel case, which the bodies of these operations use. A postprocessing hook."""
     paths = {}
     for path, operations in result["paths"].items():
         named = path

@@ -35,19 +35,19 @@ MADE = LinkedResponse(
 )
 CREATE: dict[str, Any] = {
     "summary": "Create a schedule",
-    "description": """Creates an export at each time of a cron expression in a time zone. `request` is validated as
-`POST /exports` validates it, with errors below `/request`. Each run exports every key for every day of `window`, which
-counts from the local date of the planned time, and is charged to your quota.
+    "description": """Creates an export at each time of a cron expression in a time zone. `request` is validated like
+the body of `POST /exports`, with errors below `/request`. Each run exports every key for every day of `window`, which
+is relative to the local date of the planned time. It is charged to your quota.
 
 **Daylight saving time:** a time that does not exist runs right after the gap. A time of day that exists twice runs
-once. An expression whose minute or hour begins with `*` follows the elapsed time.
+once. An expression whose minute or hour begins with `*` follows elapsed time instead.
 
 **One run at a time:** if the export of the earlier run has not ended, `misfire: skip` skips the planned time, and
-`catch_up` waits for the end. If the service was down, `skip` skips the missed times, and `catch_up` runs the newest
-ones, up to the limit of the server.
+`catch_up` waits for the end. If the service was down, `skip` skips the missed times, and `catch_up` runs the most
+recent ones, up to the limit of the server.
 
-**Refused runs:** if a run exceeds your quota, it is not tried again; `lastRun` shows the reason. If the request is no
-longer valid, such as after a change of the dataset, the schedule is disabled; `disabledReason` shows why.
+**Refused runs:** a run that exceeds your quota is not retried; `lastRun` contains the reason. If the request is no
+longer valid, for example after a change of the dataset, the schedule is disabled; `disabledReason` contains the reason.
 
 A user can have up to 100 schedules.""",
     "tags": SCHEDULES,
@@ -72,9 +72,9 @@ GET: dict[str, Any] = {
 }
 CHANGE: dict[str, Any] = {
     "summary": "Update a schedule",
-    "description": "Omitted fields keep their values; of two changes, the last one wins. `request` and `window` are "
-    "replaced as a whole. After a change of the timetable and after `enabled: true`, the next planned time is the "
-    "first one in the future.",
+    "description": "Omitted fields keep their values. If two clients update a schedule, the last update wins. "
+    "`request` and `window` are replaced completely. After a change of the timetable and after `enabled: true`, the "
+    "next planned time is the first one in the future.",
     "tags": SCHEDULES,
     "examples": [
         request_example("Pause", {"enabled": False}),
@@ -91,7 +91,7 @@ DELETE: dict[str, Any] = {
 }
 RUN: dict[str, Any] = {
     "summary": "Run a schedule now",
-    "description": "Creates an export for today's date, also while the schedule is disabled. The next planned time "
+    "description": "Creates an export for today's date, even if the schedule is disabled. The next planned time "
     "does not change. 409 `run_active`: the export of an earlier run has not ended. 409 `schedule_invalid`: the "
     "request is no longer valid; update the schedule.",
     "tags": SCHEDULES,

@@ -1,4 +1,4 @@
-"""Webhooks in the OpenAPI document: the ends of exports."""
+"""Webhook events of exports in the OpenAPI document."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Rate limits of the exports API. `ExportThrottle` is DRF's default, for all views without their own."""
+"""Rate limits of the exports API. DRF uses `ExportThrottle` for all views that do not set another one."""
 
 from config.platform.http import throttling
 from exports.core import metrics
@@ -11,7 +11,7 @@ class ExportThrottle(throttling.UserThrottle):
 
 
 class DownloadThrottle(throttling.AddressThrottle):
-    """Limit for links, which need no authentication. Prevents guessing."""
+    """Rate limit per IP address for one-time links, which need no authentication. Prevents guessing."""
 
     requests = "export_download_rate"
     refusals = metrics.RATE_LIMITED

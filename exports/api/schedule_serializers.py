@@ -10,8 +10,8 @@ from exports.models.schedule import Misfire
 
 MAX_DAYS = 3660
 SINCE_LAST_SUCCESS = (
-    "Begin each run with the day after the last day of the newest successful export, if that is before the window: "
-    "after failed and missed runs, the next one exports their days too."
+    "Extend the window back to the day after the last day of the newest successful export, so that the next run also "
+    "exports the days of failed and missed runs."
 )
 
 
@@ -56,7 +56,7 @@ class WindowSerializer(StrictSerializer):
 
 
 class ScheduleFields(StrictSerializer):
-    """Fields of schedules, and the columns that they set."""
+    """Base of serializers of schedules. Converts fields to columns of the model."""
 
     @classmethod
     def read(cls, data: Any) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class ScheduleFields(StrictSerializer):
 
 
 class NewScheduleSerializer(ScheduleFields):
-    """A new schedule."""
+    """Fields of a new schedule."""
 
     name = FilledText(max_length=100)
     cron = Text(max_length=100, help_text="Five fields: minute, hour, day of month, month, day of week.")
@@ -79,13 +79,14 @@ class NewScheduleSerializer(ScheduleFields):
     misfire = serializers.ChoiceField(
         choices=Misfire.choices,
         default=Misfire.SKIP,
-        help_text="For planned times that cannot run on time: `skip` them, or `catch_up` on the newest ones.",
+        help_text="Handling of planned times that could not run on time: `skip` them, or `catch_up` on the most "
+        "recent ones.",
     )
     enabled = StrictBoolean(default=True)
 
 
 class ScheduleChangeSerializer(ScheduleFields):
-    """Changes of a schedule. Omitted fields keep their values."""
+    """Changes to a schedule. Omitted fields keep their values."""
 
     name = FilledText(max_length=100, required=False)
     cron = Text(max_length=100, required=False)

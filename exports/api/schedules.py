@@ -1,4 +1,4 @@
-"""API views of schedules. Only the owner can access a schedule: staff get 404 too, and use the admin."""
+"""API views of schedules. Only the owner can access a schedule: staff also get 404, and use the admin instead."""
 
 from typing import Any
 from uuid import UUID
@@ -27,7 +27,7 @@ from exports.models import Schedule
 from exports.schedules import editing, representation, schemas
 from exports.schedules.runs import RunActive, ScheduleInvalid
 
-read_export = ExportRequestSerializer.read  # for pages and the admin, whose sessions have no scopes
+read_export = ExportRequestSerializer.read  # for pages and the admin: sessions have no scopes
 
 
 def mine(request: Request, schedule_id: UUID) -> Schedule:

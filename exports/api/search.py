@@ -1,4 +1,4 @@
-"""Filters of lists of exports: name or ID, status, dataset, schedule, and days."""
+"""Filters for lists of exports: name or ID, status, dataset, schedule, and days."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from exports.models.job import JobQuerySet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportFilter:
-    """What a list of exports is limited to. Days are in UTC, and both are included."""
+    """Filter for a list of exports. `first` and `last` are inclusive days in UTC."""
 
     q: str = ""
     status: str = ""
@@ -26,7 +26,7 @@ class ExportFilter:
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "ExportFilter":
-        """Read query parameters. Raises ValidationError with all errors, each at its name."""
+        """Read query parameters. Raises ValidationError with the errors of all parameters, by name."""
         values = read_parameters(query, READERS)
         return cls(schedule=values.pop("scheduleId", None), **values)
 
@@ -36,7 +36,7 @@ class ExportFilter:
         if self.status:
             jobs = jobs.filter(status=self.status)
         if self.dataset:
-            # By its id: with a name, Postgres cannot know how rare the dataset is, and reads every job of the user.
+            # Filter by id: with a join by name, Postgres cannot estimate the rows, and reads every job of the user.
             jobs = jobs.filter(dataset__in=list(Dataset.objects.filter(name=self.dataset)))
         if self.schedule:
             jobs = jobs.filter(schedule_id=self.schedule)

@@ -1,4 +1,4 @@
-"""Serializers that validate the request of an export, with an error for each invalid field."""
+"""Serializers that validate export requests, with an error for each invalid field."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -37,17 +37,17 @@ DEFAULT_COMPRESSION = {Format.PARQUET: Compression.ZSTD}  # none for other forma
 DELIMITERS = [",", ";", "\t", "|"]
 DELIVERIES = ["auto", *DeliveryKind.values]
 MIN_DELIVERY_TTL = 600  # seconds
-# Not allowed in keys, whatever the dataset's pattern: path traversal, and line breaks in logs.
+# Not allowed in keys, regardless of the dataset's pattern. Prevents path traversal and line breaks in logs.
 FORBIDDEN_IN_KEYS = re.compile(r"\.\.|[/\\\x00-\x1f\x7f]")
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # and line breaks
-MAX_KEY_BYTES = 200  # object stores allow 255 for a path segment, which also has the date and the extension
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # control characters and line separators
+MAX_KEY_BYTES = 200  # object stores allow 255 for a path segment, which also contains the date and the extension
 
 
 KeyCheck = Callable[[str], bool]
 
 
 def key_error(key: Any, fits: KeyCheck | None) -> ErrorDetail | None:
-    """Return the error of a key, or None. `fits`: None if the dataset is unknown."""
+    """Return the error of a key, or None. `fits`: the dataset's key check, or None if the dataset is unknown."""
     if not isinstance(key, str):
         return ErrorDetail("Must be a string.", code="invalid")
     if FORBIDDEN_IN_KEYS.search(key) or len(key.encode(errors="replace")) > MAX_KEY_BYTES or (fits and not fits(key)):
@@ -71,7 +71,7 @@ ITEM = {
 
 @extend_schema_field({"type": "array", "minItems": 1, "items": ITEM})
 class ItemsField(serializers.Field[list[Pair], Any, Any, Any]):
-    """List of `{"key", "effectiveDate"}`. Validated without nested serializers: 10,000 of them would take seconds."""
+    """List of `{"key", "effectiveDate"}`. Does not use nested serializers, because 10,000 would take seconds."""
 
     def to_internal_value(self, data: Any) -> list[Pair]:
         if not isinstance(data, list):
@@ -88,7 +88,7 @@ class ItemsField(serializers.Field[list[Pair], Any, Any, Any]):
 
 
 def is_too_long(listed: Any) -> bool:
-    """Return whether a list is too long to be validated. Duplicates are allowed, but not in any number."""
+    """Return whether a list is too long to be validated, even if many of its items may be duplicates."""
     return isinstance(listed, list) and len(listed) > 10 * settings.SLUICE.export_max_chunks_per_job
 
 
@@ -117,7 +117,7 @@ def item_errors(item: Any, fits: KeyCheck | None) -> Any:
 
 @extend_schema_field({"type": "array", "minItems": 1, "items": KEY})
 class KeysField(serializers.Field[list[str], Any, Any, Any]):
-    """Non-empty list of keys. Lists that are too long are not validated: FiltersSerializer refuses them."""
+    """Non-empty list of keys. Does not validate a list that is too long: FiltersSerializer rejects it."""
 
     def to_internal_value(self, data: Any) -> list[str]:
         if not isinstance(data, list) or not data:
@@ -132,20 +132,20 @@ class KeysField(serializers.Field[list[str], Any, Any, Any]):
 
 
 class KeyRange(NamedTuple):
-    """Filters: keys, and the first and the last day."""
+    """Validated filters: keys, and an inclusive range of days."""
 
     keys: list[str]
     first: date
     last: date
 
     def stored(self) -> dict[str, Any]:
-        """Return the filters as the job stores them: without duplicates, so that their size is bounded by the quota."""
+        """Return the filters in the form that jobs store. Without duplicate keys, the quota limits their size."""
         keys = list(dict.fromkeys(self.keys))
         return {"keys": keys, "dateFrom": self.first.isoformat(), "dateTo": self.last.isoformat()}
 
 
 class FiltersSerializer(StrictSerializer):
-    """Every key on every day from dateFrom to dateTo, both included."""
+    """Every key on every day from dateFrom to dateTo, inclusive."""
 
     keys = KeysField()
     dateFrom = DayField()
@@ -162,7 +162,7 @@ class FiltersSerializer(StrictSerializer):
 
 
 class CsvSerializer(StrictSerializer):
-    """CSV options. Other formats accept the defaults only."""
+    """CSV options. Other formats only accept the defaults."""
 
     bom = StrictBoolean(default=False)
     delimiter = serializers.ChoiceField(choices=DELIMITERS, default=",")
@@ -174,7 +174,7 @@ class CsvSerializer(StrictSerializer):
 
 @extend_schema_field({"type": "array", "minItems": 1, "uniqueItems": True, "items": {"type": "string"}})
 class ColumnsField(serializers.Field[list[str], Any, Any, Any]):
-    """Non-empty list of different columns of the dataset. Raises ColumnsUnknown."""
+    """Non-empty list of columns of the dataset, without duplicates. Raises ColumnsUnknown."""
 
     def to_internal_value(self, data: Any) -> list[str]:
         if not isinstance(data, list) or not data:
@@ -189,7 +189,10 @@ class ColumnsField(serializers.Field[list[str], Any, Any, Any]):
 
 
 def column_error(name: Any, known: set[str] | None, seen: set[str]) -> ErrorDetail | None:
-    """Return the error of a column, or None, and then add it to `seen`. `known`: None if the dataset is unknown."""
+    """Return the error of a column, or add the column to `seen` and return None.
+
+    `known`: the columns of the dataset, or None if the dataset is unknown.
+    """
     if not isinstance(name, str):
         return ErrorDetail("Must be a string.", code="invalid")
     if name in seen:
@@ -201,7 +204,7 @@ def column_error(name: Any, known: set[str] | None, seen: set[str]) -> ErrorDeta
 
 
 class NameField(FilledText):
-    """A line of text. Surrounding white space is removed."""
+    """Single line of text. Surrounding white space is removed."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(max_length=MAX_NAME, **options)
@@ -214,9 +217,9 @@ class NameField(FilledText):
 
 
 class ExportRequestSerializer(StrictSerializer):
-    """The chunks to export, by `items` or by `filters`, and their format and delivery."""
+    """The chunks to export, as `items` or `filters`, and the format and delivery of the files."""
 
-    name = NameField(required=False, help_text="A name to find the export by, such as `Invoices of February`.")
+    name = NameField(required=False, help_text="Name for finding the export, such as `Invoices of February`.")
     dataset = serializers.CharField()
     items = ItemsField(required=False)
     filters = FiltersSerializer(required=False)
@@ -224,7 +227,8 @@ class ExportRequestSerializer(StrictSerializer):
     compression = serializers.ChoiceField(
         choices=Compression.choices,
         required=False,
-        help_text="Default: `none`; for the format parquet `zstd`, inside the file. Parquet has no `gzip`.",
+        help_text="Default: `none`, or `zstd` for Parquet, which is compressed inside the file. Parquet does not "
+        "support `gzip`.",
     )
     delivery = serializers.ChoiceField(choices=DELIVERIES, default="auto")
     csv = CsvSerializer(required=False)
@@ -240,8 +244,8 @@ class ExportRequestSerializer(StrictSerializer):
 
     @classmethod
     def read(cls, data: Any, user_id: int) -> ExportRequest:  # type: ignore[override]
-        """Return the validated request of a user with its defaults. Raises ValidationError with the location of each
-        error.
+        """Return the validated request of a user, with all defaults filled in. Raises ValidationError with the location
+        of each error.
         """
         name = data.get("dataset") if isinstance(data, dict) else None
         datasets = Dataset.objects.granted_to(user_id)
@@ -286,14 +290,15 @@ class ExportRequestSerializer(StrictSerializer):
     def validate_filters(self, filters: KeyRange | dict[str, Any]) -> KeyRange | dict[str, Any]:
         if not isinstance(filters, KeyRange):
             return filters
-        count = planning.count(set(filters.keys), filters.first, filters.last)
+        count = planning.count_pairs(set(filters.keys), filters.first, filters.last)
         if count > settings.SLUICE.export_max_chunks_per_job:
             raise too_many_chunks(count)
         return filters
 
     def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
         has_neither = "items" not in data and "filters" not in data
-        has_both = data.get("items") is not None and data.get("filters") is not None  # null is an error of the field
+        # null is reported as an error of the field.
+        has_both = data.get("items") is not None and data.get("filters") is not None
         if self.built_in:
             for name in data.keys() & {"items", "columns"}:
                 yield name, [ErrorDetail("Not supported by this dataset. Use filters.", code="invalid")]
@@ -313,7 +318,7 @@ class ExportRequestSerializer(StrictSerializer):
             pairs, duplicates = planning.from_filters(*filters)
             filters = filters.stored()
         else:
-            pairs, duplicates = planning.fold(attrs["items"])
+            pairs, duplicates = planning.deduplicate(attrs["items"])
         delivery = attrs["delivery"]
         if delivery == "auto":
             delivery = DeliveryKind.SINGLE if len(pairs) == 1 else DeliveryKind.ZIP
@@ -337,6 +342,6 @@ class ExportRequestSerializer(StrictSerializer):
 
 
 def has_dialect(csv: Any) -> bool:
-    """Return whether these are valid CSV options that differ from the defaults."""
+    """Return whether the CSV options are valid and differ from the defaults."""
     serializer = CsvSerializer(data=csv)
     return serializer.is_valid() and serializer.validated_data != Dialect()

@@ -45,14 +45,14 @@ POLL_SECONDS = 2
     )
 )
 class ExportListView(generics.ListAPIView[Job]):
-    """`GET /exports`: the user's jobs, newest first, or those that a search finds. `POST /exports`: creates a job."""
+    """`GET /exports`: lists the user's jobs, newest first, optionally filtered. `POST /exports`: creates a job."""
 
     audited = CHANGES
     scopes = EXPORTS
     ordering = ("-created_at", "-job_id")
 
     def get_queryset(self) -> QuerySet[Job]:
-        jobs = representation.with_all(Job.objects.filter(user_id=user_of(self.request).pk))
+        jobs = representation.with_details(Job.objects.filter(user_id=user_of(self.request).pk))
         for each in built_in_datasets.all_by_name().values():
             if not permits(self.request, each.scope):
                 jobs = jobs.exclude(dataset__kind=each.name)
@@ -79,7 +79,7 @@ class ExportListView(generics.ListAPIView[Job]):
 
 
 def reader_of(request: Request) -> Reader:
-    """Return the function that reads a body of `POST /exports`. It also raises InsufficientScope."""
+    """Return the function that validates a body of `POST /exports`. It also raises InsufficientScope."""
 
     def read(data: Any, user_id: int) -> submission.ExportRequest:
         wanted = ExportRequestSerializer.read(data, user_id)
@@ -109,14 +109,14 @@ def client_of(request: Request) -> links.LinkClient:
     return links.LinkClient(address=str(address) if address else None, user_agent=request.headers.get("User-Agent", ""))
 
 
-def accepted(job: Job, replayed: bool) -> Response:  # noqa: FBT001 - the pair that `submit` returns
-    """Return the response to a submission. A repeat with the same idempotency key gets the same bytes."""
+def accepted(job: Job, replayed: bool) -> Response:  # noqa: FBT001 - takes the result of `submit`
+    """Return the response to a submission. A repeated request with the same idempotency key gets the same bytes."""
     headers = {"Location": f"/exports/{job.job_id}", "Retry-After": str(POLL_SECONDS)}
     return Response(representation.accepted(job), status=202, headers=headers | replay_headers(replayed=replayed))
 
 
 class PreviewView(APIView):
-    """`POST /exports/preview`: the effect of the same request to `POST /exports`. Changes nothing."""
+    """`POST /exports/preview`: returns the effect that the same `POST /exports` would have."""
 
     audited = NOTHING
     scopes = EXPORTS
@@ -132,7 +132,7 @@ class PreviewView(APIView):
 
 
 class LimitsView(APIView):
-    """`GET /exports/limits`: the daily quota, its usage, and the other limits."""
+    """`GET /exports/limits`: returns the daily quota, its usage, and the other limits."""
 
     audited = CHANGES
     scopes = EXPORTS
@@ -179,9 +179,9 @@ class NoSuchExport(NotFound):
 
 
 def visible(request: Request, job_id: UUID, *, by_staff: bool = True) -> Job:
-    """Return the job if the user may see it. Raises NoSuchExport, also for a job of another user.
+    """Return the job if the user may see it. Raises NoSuchExport, also for another user's job.
 
-    Staff with the permission may see every job, but not create links to its data or download its files.
+    Staff with the permission may see every job (if `by_staff`), but may not create links or download files.
     """
     user = user_of(request)
     job = representation.find(job_id, user_id=user.pk, any_owner=by_staff and staff.may(user, Job))
@@ -199,7 +199,7 @@ def changeable(request: Request, job_id: UUID) -> Job:
 
 
 class ExportView(APIView):
-    """`GET /exports/{jobId}`: 200 for every existing job, whatever its status."""
+    """`GET /exports/{jobId}`: returns 200 for every existing job, regardless of its status."""
 
     audited = CHANGES
     scopes = EXPORTS
@@ -223,7 +223,7 @@ class ExportView(APIView):
     )
 )
 class ChunkListView(generics.ListAPIView[Chunk]):
-    """`GET /exports/{jobId}/chunks`: in the order of the request."""
+    """`GET /exports/{jobId}/chunks`: lists the chunks in the order of the request."""
 
     audited = CHANGES
     scopes = EXPORTS
@@ -296,5 +296,5 @@ class ReplayExportView(APIView):
     def post(self, request: Request, job_id: UUID) -> Response:
         job = changeable(request, job_id)
         EmptyBody.read(request.data)
-        with staff.recorded(request.user, job, "Over the API: replayed as an own export."):
+        with staff.recorded(request.user, job, "Over the API: replayed as an export of their own."):
             return accepted(*actions.replay(job, caller_of(request)))

@@ -1,4 +1,4 @@
-"""Serializers that validate the requests of webhooks, including the addresses that their URLs resolve to."""
+"""Serializers that validate webhook requests, including the addresses that the URLs resolve to."""
 
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from config.platform.webhooks.models import EventType
     }
 )
 class EventsField(serializers.Field[list[str], Any, list[str], Any]):
-    """Events to subscribe to. All errors are reported on the list, not on its items."""
+    """Events to subscribe to. Errors are reported on the list, not on its items."""
 
     default_error_messages: ClassVar = {
         "invalid": f"Must be a list with one or more of: {', '.join(sorted(EventType.values))}.",
@@ -48,7 +48,7 @@ class EventsField(serializers.Field[list[str], Any, list[str], Any]):
     }
 )
 class ReceiverField(serializers.Field[str, Any, str, Any]):
-    """Webhook URL, checked with its current DNS records."""
+    """URL of a webhook. The validation resolves its host by DNS."""
 
     default_error_messages: ClassVar = {"invalid": "Must be a string."}
 
@@ -75,5 +75,5 @@ class WebhookChangeSerializer(StrictSerializer):
     url = ReceiverField(required=False)
     events = EventsField(required=False)
     enabled = StrictBoolean(
-        required=False, help_text="`true` resets the failure count and sends the waiting deliveries."
+        required=False, help_text="`true` resets the failure count and sends the pending deliveries."
     )

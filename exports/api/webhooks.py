@@ -1,5 +1,5 @@
 """API views of webhooks, at `/webhooks` and, for older clients, at `/exports/webhooks`. Only the owner can access a
-webhook: staff get 404 too."""
+webhook: staff also get 404."""
 
 from typing import Any
 from uuid import UUID
@@ -35,7 +35,7 @@ def mine(request: Request, webhook_id: UUID) -> Webhook:
     )
 )
 class WebhookListView(generics.ListAPIView[Webhook]):
-    """`GET` and `POST /webhooks`."""
+    """`GET /webhooks`: lists the webhooks. `POST /webhooks`: creates one."""
 
     audited = CHANGES
     scopes = WEBHOOKS
@@ -59,7 +59,7 @@ class WebhookListView(generics.ListAPIView[Webhook]):
 
 
 class WebhookView(APIView):
-    """`GET`, `PATCH` and `DELETE /webhooks/{webhookId}`."""
+    """`GET`, `PATCH`, and `DELETE /webhooks/{webhookId}`."""
 
     audited = CHANGES
     scopes = WEBHOOKS
@@ -97,7 +97,7 @@ class WebhookView(APIView):
 
 
 class RotateSecretView(APIView):
-    """`POST /webhooks/{webhookId}/rotate-secret`: returns a new secret. The old one also signs for a day."""
+    """`POST /webhooks/{webhookId}/rotate-secret`: returns a new secret. The old one is also used for a day."""
 
     scopes = WEBHOOKS
 
@@ -153,7 +153,7 @@ class DeliveryListView(generics.ListAPIView[Delivery]):
         return self.get_paginated_response([representation.delivery(delivery) for delivery in page])
 
 
-class ResendView(APIView):
+class RedeliverView(APIView):
     """`POST /webhooks/{webhookId}/deliveries/{deliveryId}/redeliver`."""
 
     scopes = WEBHOOKS

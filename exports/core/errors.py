@@ -1,7 +1,8 @@
-"""Errors of chunks and jobs. Each has a code, and a flag whether another attempt can help.
+"""Errors of chunks and jobs. Each has a code, and a flag that tells whether another attempt can help.
 
-Clients and logs see the code, the detail such as an SQLSTATE, and the explanations below. The message of the source may
-quote rows: it is stored with the chunk, for staff and for owners if the dataset shows errors, and never logged.
+Clients and logs see the code, the detail (such as an SQLSTATE), and the explanations below. The message of the source
+database may quote rows: it is stored with the chunk and never logged. Staff can read it, and owners if the dataset
+shows errors.
 """
 
 import re
@@ -12,12 +13,12 @@ from psycopg import errors as sqlstates
 class ExportError(Exception):
     code = "EXPORT_SOURCE_ERROR"
     retryable = True
-    backoff_factor = 1  # of the pauses between attempts
+    backoff_factor = 1  # multiplies the pauses between attempts
 
     def __init__(self, detail: str = "", *, message: str = "") -> None:
         super().__init__(detail)
         self.detail = detail
-        self.message = message  # of the source
+        self.message = message  # from the source database
 
 
 class SourceFailed(ExportError):
@@ -35,8 +36,8 @@ class SourceConnectionsExhausted(SourceUnavailable):
 
 
 class SourceBehindPooler(SourceUnavailable):
-    """The source connection ignores session settings. It goes through a connection pooler, which would share the
-    session with other clients."""
+    """The source connection ignores session settings, so it goes through a connection pooler that shares the session
+    with other clients."""
 
 
 class SourceTimeout(SourceFailed):
@@ -90,12 +91,12 @@ class ChunkUploadFailed(ExportError):
     """The object storage did not accept the file, and the immediate retry failed too."""
 
     code = "EXPORT_UPLOAD_FAILED"
-    retryable = False  # the one immediate retry was made; only a manual retry starts again
+    retryable = False  # the immediate retry was made; only a manual retry can help
 
 
 class StorageRefused(ChunkUploadFailed):
-    """The object storage cannot be reached, or it refuses writes. Costs no attempt for
-    EXPORT_STORAGE_PATIENCE_SECONDS."""
+    """The object storage cannot be reached, or it refuses writes. For EXPORT_STORAGE_PATIENCE_SECONDS, this does not
+    count as an attempt."""
 
     retryable = True
 
@@ -107,7 +108,7 @@ class UploadConflict(ChunkUploadFailed):
 
 
 class WorkerLost(ExportError):
-    """Workers crashed or stalled at every attempt on this chunk."""
+    """Workers crashed or stalled in every attempt on this chunk."""
 
     code = "EXPORT_WORKER_LOST"
 
@@ -121,9 +122,9 @@ class FileGone(Exception):
 
 
 # SQLSTATE classes for which another attempt cannot help: syntax error, missing object or privilege, invalid schema,
-# invalid authorization, feature not supported; and the code of a write in a read-only transaction.
+# invalid authorization, feature not supported. 25006 is a write in a read-only transaction.
 PERMANENT = ("42", "3F", "28", "0A", "25006")
-# Prefixes of the details of such errors. Only code and detail are stored.
+# Prefixes of the details of permanent errors, which have to be recognized by the stored code and detail.
 PERMANENT_DETAILS = (
     *(f"SQLSTATE {code}" for code in PERMANENT),
     "a row has ",
@@ -163,36 +164,36 @@ EXPLANATIONS: dict[str, tuple[str, str]] = {
 
 
 SQLSTATE = re.compile(r"SQLSTATE (\w{5})$")
-# The others have the name of their condition in Postgres, such as "division by zero".
-WORDS = {
+# Other codes have the name of their condition in Postgres, such as "division by zero".
+MEANINGS = {
     "P0001": "raised by the function",
     "25006": "write in a read-only transaction",
     "57014": "canceled",
 }
 
 
-def in_words(detail: str) -> str:
+def with_meaning(detail: str) -> str:
     """Return a detail with the meaning of its SQLSTATE, if Postgres defines it."""
     found = SQLSTATE.match(detail)
-    words = words_of(found[1]) if found else ""
-    return f"{detail}: {words}" if words else detail
+    meaning = meaning_of(found[1]) if found else ""
+    return f"{detail}: {meaning}" if meaning else detail
 
 
-def words_of(sqlstate: str) -> str:
+def meaning_of(sqlstate: str) -> str:
     """Return the meaning of a SQLSTATE, or "" for one that Postgres does not define."""
     try:
         condition = sqlstates.lookup(sqlstate).__name__
     except KeyError:
         return ""
-    return WORDS.get(sqlstate) or re.sub("(?<=[a-z])(?=[A-Z])", " ", condition).lower()
+    return MEANINGS.get(sqlstate) or re.sub("(?<=[a-z])(?=[A-Z])", " ", condition).lower()
 
 
 def explain(code: str, detail: str) -> dict[str, object]:
-    """Return an error as clients see it. `retryable`: a manual retry may succeed."""
+    """Return an error in the form that clients see. `retryable`: whether a manual retry may succeed."""
     title, explanation = EXPLANATIONS.get(code, (code, ""))
     return {
         "code": code,
         "title": title,
-        "detail": f"{explanation} ({in_words(detail)})" if detail else explanation,
+        "detail": f"{explanation} ({with_meaning(detail)})" if detail else explanation,
         "retryable": not detail.startswith(PERMANENT_DETAILS),
     }

@@ -1,13 +1,13 @@
-"""SQL that writes events, as the last part of the statement that makes the change.
+"""SQL that inserts events, as the last part of the statement that makes the change.
 
-A job has one sequence, `exports_jobs.event_seq`, which is raised under the lock of the job's row. So numbers grow in
-the order of the commits, and a reader never misses an event that is committed later with a smaller number. Polling, the
-event stream and webhooks all use these rows.
+Each job has a sequence, `exports_jobs.event_seq`, which is incremented under the lock of the job's row. So the numbers
+grow in commit order: no event with a smaller number is committed after a reader has read a larger one. Polling, event
+streams, and webhooks all use these rows.
 """
 
 # Needs two CTEs: `numbered` (job_id, id, status, nth), the chunks that changed, and `settled` (job_id, event_seq,
-# chunks, status, was), the job after the change, with `event_seq` raised by `chunks` + 2. The last number but one is
-# left free: event streams use it for `progress`, which has no row because it can be computed at any time.
+# chunks, status, was), the job after the change, with `event_seq` incremented by `chunks` + 2. The next to last number
+# stays unused: event streams use it for `progress`, which has no row because it can be computed at any time.
 INSERT_CHUNK_EVENTS = """
 , events AS (
     INSERT INTO exports_event (job_id, seq, kind, status, chunk_id)
@@ -18,7 +18,8 @@ INSERT_CHUNK_EVENTS = """
 )
 """
 
-# For statements that only change the job: a CTE `moved` (job_id, event_seq, status) raises `event_seq` by one.
+# For statements that only change the job. Needs a CTE `moved` (job_id, event_seq, status), the job after the change,
+# with `event_seq` incremented by 1.
 INSERT_STATUS_EVENTS = """
 , events AS (
     INSERT INTO exports_event (job_id, seq, kind, status)

@@ -1,4 +1,4 @@
-"""Gauges of all exports: queue depth and ages, from one statement over indexes of live work."""
+"""Gauges of all exports, such as the queue depth. One statement computes them from the indexes of unfinished work."""
 
 from collections.abc import Iterator
 
@@ -8,8 +8,8 @@ from config.platform.db.sql import Row
 from config.platform.observability.gauges import gauge, labeled_gauge
 from exports.core.states import JOB_ACTIVE
 
-# Waiting chunks are counted from their jobs' counters, and running chunks from their index, which contains no more than
-# the workers can run. Ended chunks, nearly all, are not read. The oldest chunk counts as old as its job.
+# Pending chunks are counted by their jobs' counters, and running chunks by their index, which is as small as the number
+# of workers. Ended chunks, which are nearly all, are not read. The age of a chunk is the age of its job.
 GAUGES = """
 WITH running AS MATERIALIZED (
     SELECT job_id, count(*) AS chunks, count(*) FILTER (WHERE lease_until < clock_timestamp()) AS overdue
@@ -49,12 +49,12 @@ def collect(row: Row) -> Iterator[Metric]:
         "1 if the database was restored to an earlier point than the bucket, or lost commits, and not reconciled.",
         row["older"],
     )
-    waiting = {state: row[state] for state in ("pending", "retrying", "running")}
+    chunks = {state: row[state] for state in ("pending", "retrying", "running")}
     yield labeled_gauge(
         "export_queue_depth",
         "Chunks that have not ended, by state. `reusable` is part of `pending`.",
         "state",
-        {**waiting, "reusable": row["reusable"]},
+        {**chunks, "reusable": row["reusable"]},
     )
     yield gauge("export_oldest_pending_age_seconds", "Age of the oldest job with pending chunks.", row["oldest"] or 0)
     yield labeled_gauge(

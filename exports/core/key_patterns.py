@@ -1,4 +1,4 @@
-"""Regular expressions of keys. Staff write them, and they run for every key of a request."""
+"""Regular expressions for keys. Staff write them, and every key of a request is matched against them."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -6,15 +6,15 @@ from itertools import cycle
 from re import _compiler, _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
-MANY = 10  # more repetitions than these count as any number of them
+MAX_BOUNDED = 10  # a repetition that allows more than these counts as unbounded
 REPETITIONS = {_constants.MAX_REPEAT, _constants.MIN_REPEAT}
 SAMPLES = ("ABCDEFGHIJ", "1234567890", "abcdefghij", "_-. ")
-LENGTH = 4  # of a part that repeats
+SAMPLE_REPETITIONS = 4  # of a repeated part, in an example
 CHOICES = {_constants.BRANCH, _constants.GROUPREF, _constants.GROUPREF_EXISTS}
 
 
 def error_of(pattern: str) -> str:
-    """Return the error of an invalid pattern, or ""."""
+    """Return the error of a pattern, or "" if it is valid."""
     try:
         re.compile(pattern)
     except re.error as error:
@@ -28,22 +28,22 @@ def error_of(pattern: str) -> str:
 
 
 def is_ambiguous(parts: Iterable[tuple[Any, Any]], *, repeats: bool = False) -> bool:
-    """Return whether a text may match in exponentially many ways, of which all are tried if the rest does not match.
+    """Return whether these parts may cause catastrophic backtracking: a text can match them in exponentially many ways.
 
-    `repeats`: these parts are inside of a repetition.
+    `repeats`: whether the parts are inside a repetition.
     """
     for kind, value in parts:
         is_repetition = kind in REPETITIONS
         if repeats and (kind in CHOICES or (is_repetition and value[0] != value[1])):
             return True
-        is_within = repeats or (is_repetition and value[1] > MANY)
+        is_within = repeats or (is_repetition and value[1] > MAX_BOUNDED)
         if any(is_ambiguous(inner, repeats=is_within) for inner in inside(value)):
             return True
     return False
 
 
 def inside(value: Any) -> Iterator[Any]:
-    """Yield the patterns that a part contains."""
+    """Yield the patterns inside a part."""
     if isinstance(value, _parser.SubPattern):
         yield value
     elif isinstance(value, tuple | list):
@@ -53,13 +53,13 @@ def inside(value: Any) -> Iterator[Any]:
 
 # ---- Examples -------------------------------------------------------------------------------------------------------
 def example_of(pattern: str) -> str:
-    """Return a short key that matches a pattern, or "" if none was found: for people, who cannot read patterns."""
+    """Return a short key that matches a pattern, or "" if none was found. For users who cannot read patterns."""
     text = sample(_parser.parse(pattern), cycle(range(10)))
     return text if re.fullmatch(pattern, text) else ""
 
 
 def sample(parts: Iterable[tuple[Any, Any]], turn: Iterator[int]) -> str:
-    """Return a text that matches these parts, except for conditions such as look-ahead."""
+    """Return a text that matches these parts. Conditions such as lookahead are ignored."""
     return "".join(sample_of(kind, value, turn) for kind, value in parts)
 
 
@@ -72,13 +72,13 @@ def sample_of(kind: Any, value: Any, turn: Iterator[int]) -> str:
         return next(usual, chr(value[0][1]) if kind is _constants.IN and isinstance(value[0][1], int) else "")
     if kind in REPETITIONS:
         minimum, maximum, inner = value
-        return "".join(sample(inner, turn) for _ in range(max(minimum, min(maximum, LENGTH))))
+        return "".join(sample(inner, turn) for _ in range(max(minimum, min(maximum, SAMPLE_REPETITIONS))))
     if kind is _constants.SUBPATTERN:
         return sample(value[-1], turn)
     return sample(value[1][0], turn) if kind is _constants.BRANCH else ""
 
 
 def has(kind: Any, value: Any, char: str) -> bool:
-    """Return whether a part that matches one character matches this one."""
+    """Return whether a part that stands for a single character matches this one."""
     part = _parser.SubPattern(_parser.State(), [(kind, value)])
     return bool(_compiler.compile(part).fullmatch(char))

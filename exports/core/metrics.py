@@ -1,7 +1,7 @@
 """Counters and histograms of exports. `docs/metrics.md` describes each.
 
-Each change is counted right after its commit. A process that dies in between loses that count: these numbers are for
-monitoring, and the rows are the truth. Queue depths and ages are read from the rows, see `exports.core.gauges`.
+Each change is counted right after its commit. If the process crashes in between, the change isn't counted: use these
+numbers for monitoring only, and the rows for exact results. `exports.core.gauges` reads depths and ages from the rows.
 
 Every possible label value is declared, so that its series exists from the start.
 """
@@ -65,13 +65,13 @@ STREAMS_CLOSED = counter(
 )
 
 
-def job_moved(status: str) -> None:
-    """Count a job's change into this status. `pending` is counted at the submission."""
+def count_job_status(status: str) -> None:
+    """Count a job that entered this status. `pending` is counted when the job is submitted."""
     JOB_STATUS.labels(str(status)).inc()
 
 
-def chunk_done(source: str, rows: int, bytes: int, seconds: float | None = None, count: int = 1) -> None:  # noqa: A002
-    """Count finished chunks, with the sums of their rows and bytes. `seconds` is recorded for one live chunk."""
+def count_done(source: str, rows: int, bytes: int, seconds: float | None = None, count: int = 1) -> None:  # noqa: A002
+    """Count finished chunks, their rows, and their bytes. `seconds` is the duration of a single live chunk."""
     CHUNKS.labels(str(source)).inc(count)
     ROWS.labels(str(source)).inc(rows)
     BYTES.labels(str(source)).inc(bytes)
@@ -79,19 +79,19 @@ def chunk_done(source: str, rows: int, bytes: int, seconds: float | None = None,
         CHUNK_DURATION.observe(seconds)
 
 
-def chunk_retrying(code: str) -> None:
+def count_retry(code: str) -> None:
     CHUNKS.labels("retried").inc()
     CHUNK_RETRIES.labels(code).inc()
 
 
-def chunk_failed(code: str) -> None:
-    """Count a chunk that failed for good. Alerts use this metric."""
+def count_failure(code: str) -> None:
+    """Count a chunk that failed finally. Alerts use this metric."""
     CHUNKS.labels("failed").inc()
     CHUNK_FAILURES.labels(code).inc()
 
 
-def download(outcome: str) -> None:
-    """Count a use of a link: redeemed, or the reason for its rejection."""
+def count_download(outcome: str) -> None:
+    """Count a request with a link by its outcome: redeemed, or the reason for the rejection."""
     DOWNLOADS.labels(str(outcome)).inc()
     if outcome != DownloadOutcome.REDEEMED:
         DOWNLOADS_403.inc()

@@ -1,4 +1,4 @@
-"""Expansion of a request into an ordered list of pairs, and their object keys. Pure: no database, no clock."""
+"""Expansion of a request into an ordered list of (key, date) pairs, and their object keys. Pure functions."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator
@@ -35,13 +35,13 @@ class Dialect:
         return asdict(self)
 
     def as_json(self) -> dict[str, object]:
-        """Return the dialect as requests and manifests write it."""
+        """Return the dialect in the form of requests and manifests."""
         return {"bom": self.bom, "delimiter": self.delimiter, "formulaPolicy": self.formula_policy}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The properties of a file that its path depends on, besides dataset, key, and date."""
+    """The properties that determine the path of a file, besides dataset, key, and date."""
 
     format: str = "csv"
     compression: str = "none"
@@ -54,14 +54,14 @@ class Shape:
 
     @property
     def folder(self) -> str:
-        """The folder below the base path for files that differ from the default; usually empty."""
+        """The folder below the base path for files with other than the default options; usually empty."""
         dialect = "" if self.format != "csv" or self.dialect.is_default else f"_dialect-{self.dialect.digest}/"
         uncompressed = "_compression-none/" if self.format == "parquet" and self.compression == "none" else ""
         return dialect + uncompressed + (f"_columns-{digest(self.columns)}/" if self.columns else "")
 
 
 def digest(columns: tuple[str, ...]) -> str:
-    """Return sixteen hex digits that identify selected columns, with their order, in paths."""
+    """Return sixteen hex digits that identify the selected columns and their order in paths."""
     return hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
 
 
@@ -77,7 +77,7 @@ def object_key(base_path: str, pair: Pair, shape: Shape) -> str:
 
 
 def days(first: date, last: date) -> Iterator[date]:
-    """Yield every day from first to last, both included."""
+    """Yield every day from first to last, inclusive."""
     return (first + timedelta(days=n) for n in range((last - first).days + 1))
 
 
@@ -86,12 +86,12 @@ def expand(keys: Iterable[str], first: date, last: date) -> Iterator[Pair]:
     return (Pair(key, day) for key in keys for day in days(first, last))
 
 
-def count(keys: Collection[str], first: date, last: date) -> int:
-    """Return the number of pairs of filters without creating them."""
+def count_pairs(keys: Collection[str], first: date, last: date) -> int:
+    """Return the number of pairs that `expand` yields for distinct keys, without creating them."""
     return len(keys) * max(0, (last - first).days + 1)
 
 
-def fold(pairs: Iterable[Pair]) -> tuple[list[Pair], int]:
+def deduplicate(pairs: Iterable[Pair]) -> tuple[list[Pair], int]:
     """Return the pairs without duplicates, in the order of their first occurrence, and the number of duplicates."""
     listed = list(pairs)
     unique = list(dict.fromkeys(listed))
@@ -99,10 +99,10 @@ def fold(pairs: Iterable[Pair]) -> tuple[list[Pair], int]:
 
 
 def from_filters(keys: list[str], first: date, last: date) -> tuple[list[Pair], int]:
-    """Return the pairs of filters, and the number of duplicates that repeated keys would add.
+    """Return the pairs of filters without duplicates, and the number of duplicates that repeated keys would add.
 
-    The duplicates are counted, never created: a short request can name billions of them.
+    Duplicates are only counted, because a short request can specify billions of them.
     """
     unique = list(dict.fromkeys(keys))
     pairs = list(expand(unique, first, last))
-    return pairs, count(keys, first, last) - len(pairs)
+    return pairs, count_pairs(keys, first, last) - len(pairs)

@@ -4,7 +4,7 @@ from django.db.models import TextChoices
 
 
 class JobStatus(TextChoices):
-    PENDING = "pending"  # accepted, no chunk claimed yet; the specification also calls it INIT
+    PENDING = "pending"  # accepted, but no chunk is claimed yet; the specification calls it INIT too
     RUNNING = "running"
     RETRYING = "retrying"  # at least one chunk waits for its next attempt
     SUCCESS = "success"
@@ -14,7 +14,7 @@ class JobStatus(TextChoices):
 
 class ChunkStatus(TextChoices):
     PENDING = "pending"
-    RUNNING = "running"  # leased: only these have a fencing token
+    RUNNING = "running"  # leased by a worker; only running chunks have a fencing token
     RETRYING = "retrying"
     DONE = "done"
     FAILED = "failed"

@@ -1,6 +1,6 @@
-"""The owner's access to the dataset and the keys of a job, which may be removed after the job was accepted.
+"""Access of a job's owner to the dataset and the keys, which may be removed after the job was accepted.
 
-The job continues nevertheless, but its owner gets no link, no file, and no retry.
+The job continues, but its owner cannot create links, download files, or retry it.
 """
 
 from collections.abc import Callable
@@ -46,9 +46,9 @@ def has_access(job_id: UUID, user_id: int, dataset_id: int) -> bool:
 
 
 def message_check(job: Job, user_id: int | None) -> Callable[[str], bool]:
-    """Return a function that decides by a chunk's key whether a user may see the source's error message.
+    """Return a function that tells, for the key of a chunk, whether a user may see the source's error message.
 
-    Owners may, for datasets that show errors. Staff who see the job may not: the admin, which records that, shows it.
+    Owners may if the dataset shows errors. Staff can only see the message in the admin, which records the access.
     """
     dataset = granted(job.user_id, job.dataset_id) if job.user_id == user_id else None
     return dataset.grant_check() if dataset and dataset.show_errors else lambda _key: False

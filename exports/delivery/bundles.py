@@ -1,10 +1,10 @@
-"""Bundles: the delivered objects of a job. A copy of one file, one joined file, a zip, or a manifest with the bytes of
-all files beside it.
+"""Bundles: the delivered objects of a job, which are a copy of a single file, all files joined into one, a zip, or a
+manifest with copies of all files.
 
-Later exports replace the files of chunks, so a delivery consists of copies. Each attempt has its own folder, whose
-objects do not change until they are deleted. Small files of a manifest share objects: see `exports.delivery.packs`.
+Later exports replace the files of chunks, so a delivery consists of copies. Each attempt writes to a separate folder,
+whose objects do not change until they are deleted. `exports.delivery.packs` combines the small files of a manifest.
 
-All are streamed: memory does not grow with the number or the size of the files.
+All bundles are streamed: memory does not grow with the number or the size of the files.
 """
 
 import io
@@ -34,15 +34,15 @@ from exports.source import encoding
 
 PREFIX = packs.PREFIX
 READERS = 8
-# Newer files that a chunk may adopt before its bundle is started again.
+# Number of newer files that a chunk may adopt before the bundle is started again.
 ADOPTIONS = 20
-# Files up to this size are prefetched, so that a bundle of many small files does not wait for each.
+# Files up to this size are prefetched, because a bundle of many small files would wait for each request otherwise.
 SMALL_BYTES = 1024 * 1024
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-# Returns the chunk after it adopted the newer file at its path. Raises FileGone if no such file is recorded.
+# Makes a chunk adopt the newer file at its path, and returns the chunk. Raises FileGone if no newer file is recorded.
 Adopt = Callable[[Chunk], Chunk]
 
 
@@ -55,7 +55,7 @@ class FilesDiffer(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """A delivered object, for the receipt."""
+    """A delivered object with the properties that the receipt needs."""
 
     stored: storage.StoredObject
     content_type: str
@@ -66,14 +66,14 @@ class Bundle:
 class Attempt:
     """An attempt to bundle a job.
 
-    `checkpoint` is called before each part and before each commit, and its exceptions end the work.
+    `checkpoint` is called before each part and before each commit. It raises an exception to stop the work.
     """
 
     job: Job
     token: int
     checkpoint: Callable[[], None]
     adopt: Adopt
-    mark: Mapping[str, str] = field(default_factory=identity.marker)  # read once, not by the threads that copy
+    mark: Mapping[str, str] = field(default_factory=identity.marker)  # read once, not by each copying thread
 
     @property
     def folder(self) -> str:
@@ -91,7 +91,7 @@ class Attempt:
 def make(attempt: Attempt) -> Bundle:
     """Create the delivered object and return it. On failure, delete the attempt's objects.
 
-    Raises FileGone when a chunk's object was deleted, or replaced by one that no row references, and FilesDiffer.
+    Raises FilesDiffer, and FileGone if a chunk's object was deleted or replaced by an unreferenced one.
     """
     try:
         return copy_of_one(attempt) if attempt.is_one_file else bundled(attempt)
@@ -101,12 +101,12 @@ def make(attempt: Attempt) -> Bundle:
 
 
 def folder_of_attempt(job: Job, token: int) -> str:
-    """Return the folder of the delivered objects. It contains the token: a stale attempt can only leave orphans."""
+    """Return the folder of an attempt. Its name has the token, so that a stale attempt only leaves orphaned objects."""
     return f"{PREFIX}/{job.job_id}/{token}"
 
 
 def discard(folder: str) -> None:
-    """Delete the objects of an attempt without a receipt. The sweep deletes those that remain."""
+    """Delete the objects of a failed attempt. If that fails, the sweep deletes them later."""
     try:
         delete_folder(folder)
     except storage.StorageError as error:
@@ -175,11 +175,11 @@ def as_zip(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
 
 
 def zipped(job: Job, adopt: Adopt) -> Iterator[bytes]:
-    """Yield a zip of the files under YYYY/MM/DD/, and a manifest.json that describes exactly these files."""
-    is_packed = job.compression != Compression.NONE
+    """Yield a zip of the files in folders YYYY/MM/DD/, and a manifest.json that describes exactly these files."""
+    is_compressed = job.compression != Compression.NONE
     archive = ZipStream(
-        compress_type=ZIP_STORED if is_packed else ZIP_DEFLATED,
-        compress_level=None if is_packed else encoding.GZIP_LEVEL,
+        compress_type=ZIP_STORED if is_compressed else ZIP_DEFLATED,
+        compress_level=None if is_compressed else encoding.GZIP_LEVEL,
     )
     entries = []
     for chunk, blocks in contents(job, adopt):
@@ -193,18 +193,19 @@ def zipped(job: Job, adopt: Adopt) -> Iterator[bytes]:
 def as_manifest(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
     """Copy all files, and list them."""
     job = attempt.job
-    entries = (entry_of(job, chunk) for chunk in kept(attempt))
+    entries = (entry_of(job, chunk) for chunk in copied_files(attempt))
     return f"{base_name(job)}.manifest.json", "application/json", manifest_of(job, entries)
 
 
-def kept(attempt: Attempt) -> Iterator[Chunk]:
-    """Copy the files, small ones into packs, and yield their chunks in request order."""
-    files = each_file(attempt.job, partial(packed_or_copied, attempt), attempt.adopt)
-    for number, some in groupby(files, key=lambda file: packs.number_of(file[0])):
-        yield from fill_pack(attempt, packs.key_of(attempt.folder, number), some)
+def copied_files(attempt: Attempt) -> Iterator[Chunk]:
+    """Copy all files, the small ones into packs, and yield their chunks in request order."""
+    files = each_file(attempt.job, partial(copy_unless_packed, attempt), attempt.adopt)
+    for number, group in groupby(files, key=lambda file: packs.number_of(file[0])):
+        yield from fill_pack(attempt, packs.key_of(attempt.folder, number), group)
 
 
 def fill_pack(attempt: Attempt, key: str, files: Iterable[tuple[Chunk, bytes]]) -> Iterator[Chunk]:
+    """Write these files to a pack, and yield their chunks. A pack without bytes is not created."""
     is_empty = True
     with storage.Upload(
         key,
@@ -221,11 +222,11 @@ def fill_pack(attempt: Attempt, key: str, files: Iterable[tuple[Chunk, bytes]]) 
             pack.commit()
 
 
-def packed_or_copied(attempt: Attempt, chunk: Chunk) -> bytes:
-    """Return the bytes of a small file, for a pack. Copy a large file to its own key, and return no bytes."""
+def copy_unless_packed(attempt: Attempt, chunk: Chunk) -> bytes:
+    """Return the bytes of a small file for the pack. Copy a large file to a separate object, and return b""."""
     attempt.checkpoint()
     if chunk.pack is not None:
-        return b""  # its batch has packed it
+        return b""  # it is in the pack of its batch
     if packs.is_packed(chunk):
         return whole_file(chunk)
     key = key_of_file(attempt.folder, attempt.job, chunk)
@@ -234,12 +235,12 @@ def packed_or_copied(attempt: Attempt, chunk: Chunk) -> bytes:
 
 
 def folder_of(key: str) -> str:
-    """Return the folder of a delivery, by the key of an object in it."""
+    """Return the folder of a delivery from the key of an object in it."""
     return "/".join(key.split("/", 3)[:3])
 
 
 def folder_of_job(key: str) -> str:
-    """Return the folder of all deliveries of a job and the packs of its batches, by the key of an object in it."""
+    """Return the folder of a job's deliveries and packs of batches from the key of an object in it."""
     return "/".join(key.split("/", 2)[:2])
 
 
@@ -249,29 +250,28 @@ def key_of_file(folder: str, job: Job, chunk: Chunk) -> str:
 
 
 def as_single(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
-    """Join all files: one header, then the rows of every file. JSON documents become one array, Parquet files one
-    file."""
+    """Join all files: one header and all rows of text formats, an array of JSON documents, or one Parquet file."""
     job = attempt.job
     blocks = JOINERS.get(job.format, with_one_header)(job, attempt.adopt)
     return f"{base_name(job)}{job.shape.extension}", encoding.content_type(job.shape), blocks
 
 
 def with_one_header(job: Job, adopt: Adopt) -> Iterator[bytes]:
-    """Yield the rows of all files after one header. Raises FilesDiffer if a file has another header."""
+    """Yield one header and the rows of all files. Raises FilesDiffer if the headers differ."""
     header = None
     for chunk, blocks in contents(job, adopt):
-        own, rows = cut(blocks, chunk.header_bytes)
-        # Equal headers may be compressed differently by other versions of the library.
-        text = encoding.decompressed(own, job.shape)
+        head, rows = split_at(blocks, chunk.header_bytes)
+        # Different versions of the library may compress equal headers to different bytes.
+        text = encoding.decompressed(head, job.shape)
         if header is None:
             header = text
-            yield own
+            yield head
         elif text != header:
             raise FilesDiffer(FilesDiffer.text)
         yield from rows
 
 
-def cut(blocks: Iterable[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
+def split_at(blocks: Iterable[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
     """Return the first `size` bytes, and the blocks after them."""
     remaining = iter(blocks)
     head = b""
@@ -288,7 +288,7 @@ def json_array(job: Job, adopt: Adopt) -> Iterator[bytes]:
 
 
 def one_parquet(job: Job, adopt: Adopt) -> Iterator[bytes]:
-    """Yield one Parquet file, written row group by row group. Raises FilesDiffer if a file has other columns."""
+    """Yield a Parquet file with the row groups of all files. Raises FilesDiffer if the columns differ."""
     from exports.source import parquet
 
     def opened(chunk: Chunk) -> Any:
@@ -322,7 +322,7 @@ def base_name(job: Job) -> str:
 
 
 def manifest_of(job: Job, entries: Iterable[dict[str, Any]]) -> Iterator[bytes]:
-    facts = {
+    properties = {
         "jobId": job.job_id,
         "dataset": job.dataset.name,
         "schemaVersion": job.schema_version,
@@ -331,7 +331,7 @@ def manifest_of(job: Job, entries: Iterable[dict[str, Any]]) -> Iterator[bytes]:
         "csv": job.shape.dialect.as_json(),
         "columns": job.columns,
     }
-    yield orjson.dumps(facts)[:-1] + b',"files":['
+    yield orjson.dumps(properties)[:-1] + b',"files":['
     for number, entry in enumerate(entries):
         yield (b",\n" if number else b"\n") + orjson.dumps(entry, option=orjson.OPT_UTC_Z)
     yield b"\n]}\n"
@@ -355,9 +355,9 @@ def entry_of(job: Job, chunk: Chunk) -> dict[str, Any]:
 
 
 def contents(job: Job, adopt: Adopt) -> Iterator[tuple[Chunk, Iterable[bytes]]]:
-    """Yield every chunk with its file's bytes, in request order.
+    """Yield every chunk, in request order, with the bytes of its file.
 
-    A few threads prefetch small files, which takes at most READERS x SMALL_BYTES of memory.
+    Threads prefetch small files, which takes at most READERS x SMALL_BYTES of memory.
     """
     for chunk, ahead in each_file(job, small_file, adopt):
         yield (chunk, [ahead]) if ahead is not None else adopting(chunk, partial(large_file, chunk), large_file, adopt)
@@ -379,13 +379,13 @@ def whole_file(chunk: Chunk) -> bytes:
 
 
 def large_file(chunk: Chunk) -> Iterator[bytes]:
-    """Return the blocks of a file after reading the first one. Raises FileGone."""
+    """Return the blocks of a file. Raises FileGone, because it reads the first block."""
     blocks = blocks_of(chunk)
     return chain([next(blocks, b"")], blocks)
 
 
 def each_file(job: Job, work: Callable[[Chunk], T], adopt: Adopt) -> Iterator[tuple[Chunk, T]]:
-    """Yield every chunk, in request order, with the result of `work`, which a few threads compute in advance."""
+    """Yield every chunk, in request order, with the result of `work`, which threads compute in advance."""
     waiting: deque[tuple[Chunk, Future[T]]] = deque()
     with ThreadPoolExecutor(READERS) as pool:
         for chunk in job.chunks.in_request_order().iterator(chunk_size=1000):
@@ -398,8 +398,8 @@ def each_file(job: Job, work: Callable[[Chunk], T], adopt: Adopt) -> Iterator[tu
 
 
 def adopting(chunk: Chunk, first: Callable[[], T], work: Callable[[Chunk], T], adopt: Adopt) -> tuple[Chunk, T]:
-    """Return the chunk with the result of `first`. If its file was replaced, the chunk adopts the newer file, and
-    the result is that of `work`. Raises FileGone."""
+    """Return the chunk with the result of `first`. If its file was replaced, make the chunk adopt the newer file, and
+    return the result of `work` on it. Raises FileGone."""
     for _ in range(ADOPTIONS):
         try:
             return chunk, first()
@@ -420,7 +420,7 @@ def blocks_of(chunk: Chunk) -> Iterator[bytes]:
 
 
 class SeekableFile(io.RawIOBase):
-    """A chunk's file for a reader that seeks. Reading raises FileGone if it has changed since the chunk was done."""
+    """Random access to a chunk's file. `read` raises FileGone if the file has changed since the chunk was done."""
 
     def __init__(self, chunk: Chunk) -> None:
         self._chunk = chunk
@@ -454,9 +454,9 @@ class SeekableFile(io.RawIOBase):
 
 
 def chunks_without_file(job: Job) -> list[int]:
-    """Return the ids of the chunks whose object was replaced or deleted, and whose bytes are in no pack."""
+    """Return the ids of the chunks whose object was replaced or deleted, and whose bytes aren't in a pack either."""
 
     def has_bytes(chunk: Chunk) -> bool:
         return chunk.pack is not None or ((head := storage.head(chunk.path)) is not None and head.etag == chunk.etag)
 
-    return [chunk.pk for chunk, there in each_file(job, has_bytes, lambda chunk: chunk) if not there]
+    return [chunk.pk for chunk, exists in each_file(job, has_bytes, lambda chunk: chunk) if not exists]

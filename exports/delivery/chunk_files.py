@@ -1,4 +1,4 @@
-"""Downloads of single files of a successful job, by the links in its manifest."""
+"""Downloads of single files of a successful job, by the URLs in its manifest."""
 
 from contextlib import suppress
 from datetime import date
@@ -37,8 +37,8 @@ FILE_DELETED = "This file was deleted after the export. Download the whole deliv
 def presign(job: Job, *, key: str, effective_date: date) -> str:
     """Return a presigned URL of the file, valid for EXPORT_PRESIGN_SECONDS.
 
-    It is the URL of a copy, which no later export replaces. A manifest's large files were copied together with it. All
-    other copies are made by the first request for a file, for a manifest from its packs.
+    It is the URL of a copy that no later export replaces. The large files of a manifest were copied with the delivery.
+    The first request for another file makes its copy: from a pack if the delivery is a manifest.
 
     Raises NoSuchFile, AccessRemoved, ReceiptExpired, StorageUnavailable, and FileSuperseded if the file was replaced
     and the delivery has no copy.
@@ -47,7 +47,7 @@ def presign(job: Job, *, key: str, effective_date: date) -> str:
     if chunk is None or job.status != JobStatus.SUCCESS:
         raise NoSuchFile
     access.require_key(job, key)
-    receipt = Receipt.objects.filter(pk=job.pk, expires_at__gt=Now()).first()  # the database's clock, as for links
+    receipt = Receipt.objects.filter(pk=job.pk, expires_at__gt=Now()).first()  # by the database's clock, like links
     if receipt is None:
         raise ReceiptExpired
     try:
@@ -64,7 +64,7 @@ def presign(job: Job, *, key: str, effective_date: date) -> str:
 
 
 def delivered_file(job: Job, chunk: Chunk, receipt: Receipt) -> str:
-    """Return the key of the delivery's copy of a file. Make the copy if it does not exist."""
+    """Return the object key of the delivery's copy of a file. Make the copy if it does not exist."""
     folder = bundles.folder_of(receipt.object_key)
     key = bundles.key_of_file(folder, job, chunk)
     if storage.head(key) is None and not unpack(job, chunk, folder, key):
@@ -73,7 +73,7 @@ def delivered_file(job: Job, chunk: Chunk, receipt: Receipt) -> str:
 
 
 def unpack(job: Job, chunk: Chunk, folder: str, key: str) -> bool:
-    """Extract the file from its pack unless a concurrent request did. Return whether the file was packed."""
+    """Extract the file from its pack, unless a concurrent request did. Return whether it is in a pack."""
     if job.delivery != DeliveryKind.MANIFEST or (content := packs.read(folder, chunk)) is None:
         return False
     with suppress(storage.Conflict):
@@ -82,8 +82,8 @@ def unpack(job: Job, chunk: Chunk, folder: str, key: str) -> bool:
 
 
 def copy(job: Job, chunk: Chunk, key: str) -> None:
-    """Copy the file unless a concurrent request did. Raises FileSuperseded and StorageError."""
-    # Another ETag may mean the same bytes.
+    """Copy the file, unless a concurrent request did. Raises FileSuperseded and StorageError."""
+    # The object may have another ETag although it has the same bytes.
     same = File.objects.filter(path=chunk.path, sha256=chunk.sha256).exclude(etag=chunk.etag)
     for etag in (chunk.etag, *same.values_list("etag", flat=True)):
         chunk.etag = etag

@@ -1,8 +1,7 @@
-"""One-time links: created, revoked, bound to a client, and redeemed by one UPDATE, however many requests compete.
+"""One-time links: they are bound to a client, can be revoked, and are redeemed by a single UPDATE.
 
-A link's token is its id with a signature, so no secret is stored, and the owner can see the link again until it is
-used. S3 serves the object itself: redeeming returns a presigned URL that is valid for at most a minute, since S3 has no
-one-time URLs.
+The token of a link is its signed id. So no secret is stored, and the owner can see the link again until it is used. S3
+has no one-time URLs: redeeming a link returns a presigned URL of the object that is valid for at most a minute.
 """
 
 import hashlib
@@ -36,7 +35,7 @@ PREFIXES = {"prefix": {"ipv4": 24, "ipv6": 64}, "exact": {"ipv4": 32, "ipv6": 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkClient:
-    """The requesting client, for the audit log and for binding links. `user_agent` is the whole header or ""."""
+    """The client of a request, for the audit log and for binding links. `user_agent` is the whole header or ""."""
 
     address: str | None
     user_agent: str
@@ -45,13 +44,13 @@ class LinkClient:
     def agent(self) -> str:
         """The first 16 hex digits of the User-Agent's SHA-256.
 
-        The header itself is personal data and only stored in the audit log. 64 bits are enough to distinguish clients.
+        The header itself is personal data, and only the audit log stores it. 64 bits are enough to distinguish clients.
         """
         return hashlib.sha256(self.user_agent.encode()).hexdigest()[:16]
 
 
 class ClientBinding(TypedDict):
-    """The binding of a job or a link to a client; "" is no binding."""
+    """The binding of a job or a link to a client. "" means not bound."""
 
     network: str
     agent: str
@@ -61,9 +60,9 @@ UNBOUND = ClientBinding(network="", agent="")
 
 
 def bound_to(client: LinkClient) -> ClientBinding:
-    """Return the binding to this client under the current EXPORT_BIND_IP and EXPORT_BIND_UA.
+    """Return the binding to this client, according to EXPORT_BIND_IP and EXPORT_BIND_UA.
 
-    `network` is for example `192.0.2.0/24` or `2001:db8::/64`: phones and offices often change their address, but
+    `network` is, for example, `192.0.2.0/24` or `2001:db8::/64`: phones and offices often change their address, but
     seldom their network. It is "" if the address is unknown.
     """
     env = settings.SLUICE
@@ -94,11 +93,11 @@ class LinkNotOpen(Problem):
 
 
 def mint(receipt: Receipt, bound: ClientBinding = UNBOUND) -> Link:
-    """Return a new link, and revoke the previous one. It lives for EXPORT_LINK_TTL_SECONDS, at most as long as the
+    """Create a link, and revoke the previous one. It is valid for EXPORT_LINK_TTL_SECONDS, but not longer than the
     delivery. Raises ReceiptExpired.
     """
     with transaction.atomic():
-        # The lock serializes concurrent calls. The database's clock decides here, as it does when a link is redeemed.
+        # The lock serializes concurrent calls. The database's clock decides on the expiry, as when a link is redeemed.
         live = Receipt.objects.select_for_update().filter(pk=receipt.pk, expires_at__gt=Now())
         locked = live.annotate(now=Now()).first()
         if locked is None:
@@ -134,8 +133,8 @@ IS_BOUND_CLIENT = """(
     AND (NOT %(bind_ua)s OR l.agent = '' OR l.agent = %(agent)s)
 )"""
 
-# The row's lock serializes the requests, and after the first one `used_at IS NULL` is false. The same statement inserts
-# the audit row, so that there is no download without one.
+# The lock of the row serializes concurrent requests, and `used_at IS NULL` is false for all but the first. The same
+# statement inserts the audit row, so that every download has one.
 REDEEM = f"""
 WITH used AS (
     UPDATE exports_link l SET used_at = clock_timestamp()
@@ -152,7 +151,7 @@ WITH used AS (
 SELECT object_key, content_type, file_name FROM used
 """
 
-# The API fixes the order. Only the client that the link is bound to learns that it was used.
+# The API defines the order of the reasons. Only the client that a link is bound to learns that the link was used.
 REFUSAL_REASON = f"""
 SELECT CASE
     WHEN l.expires_at <= clock_timestamp() OR r.deleted_at IS NOT NULL THEN 'link_expired'
@@ -167,8 +166,8 @@ JOIN auth_user u ON u.id = j.user_id
 WHERE l.link_id = %(link)s AND r.job_id = %(job)s
 """
 
-# Also for a job without a receipt, and for a token that is not one of its links. The job is locked against the purge,
-# which would otherwise make the foreign key fail.
+# Also inserts a row if the job has no receipt, or the token is not of one of its links. The job is locked, so that the
+# purge cannot delete it before the insert, which would violate the foreign key.
 AUDIT_REFUSAL = """
 INSERT INTO exports_download (job_id, link_id, outcome, address, user_agent)
 SELECT j.job_id, l.link_id, %(outcome)s, %(address)s::inet, %(user_agent)s
@@ -181,14 +180,14 @@ AUDITED_CHARACTERS = 200  # of the User-Agent
 
 
 def redeem(job_id: UUID, token: str, client: LinkClient) -> str:
-    """Redeem a link and return a presigned URL of the object. Raises LinkUnusable, and then the link stays unused."""
+    """Redeem a link, and return a presigned URL of the object. Raises LinkUnusable, and does not use the link then."""
     link_id = read_token(token)
     may_download = link_id is not None and access.may_download(job_id)
     row = sql.one(REDEEM, link=link_id, job=job_id, may_download=may_download, **client_values(client))
     if row is None:
         reason = refusal_reason(job_id, link_id, client, may_download=may_download)
         refuse(job_id, link_id, reason or DownloadOutcome.USED, client)
-    metrics.download(DownloadOutcome.REDEEMED)
+    metrics.count_download(DownloadOutcome.REDEEMED)
     return storage.presign_download(
         row["object_key"],
         seconds=settings.SLUICE.export_presign_seconds,
@@ -217,7 +216,7 @@ def read_token(token: str) -> UUID | None:
 def refusal_reason(
     job_id: UUID, link_id: UUID | None, client: LinkClient, *, may_download: bool
 ) -> DownloadOutcome | None:
-    """Return the reason why this client cannot use a link now, or None. `may_download`: as the owner of the job."""
+    """Return the reason why this client cannot use a link now, or None. `may_download`: from `access.may_download`."""
     row = sql.one(REFUSAL_REASON, link=link_id, job=job_id, may_download=may_download, **client_values(client))
     if row is None:
         return DownloadOutcome.INVALID
@@ -227,12 +226,12 @@ def refusal_reason(
 def refuse(job_id: UUID, link_id: UUID | None, outcome: DownloadOutcome, client: LinkClient) -> NoReturn:
     """Insert an audit row if the job exists, count the attempt, and raise LinkUnusable."""
     sql.one(AUDIT_REFUSAL, link=link_id, job=job_id, outcome=outcome.value, **client_values(client))
-    metrics.download(outcome)
+    metrics.count_download(outcome)
     raise LinkUnusable(outcome)
 
 
 def client_values(client: LinkClient) -> dict[str, Any]:
-    """Return a client's values for the statements above."""
+    """Return the parameters of the statements that depend on the client and the binding settings."""
     env = settings.SLUICE
     return {
         "address": client.address,

@@ -1,11 +1,11 @@
 """Packs: a few objects with the concatenated small files of a manifest's delivery.
 
-Copying each file would take thousands of requests, although few of the files may ever be downloaded. The first request
-for a file extracts it from its pack: `exports.delivery.chunk_files`.
+Copying each file would take thousands of requests, although few of the files may ever be downloaded. When a file is
+requested for the first time, `exports.delivery.chunk_files` extracts it from its pack.
 
-A worker that runs a batch of chunks has their bytes in memory, and packs them before it records their end. Each file is
-a zstd frame in that pack, because an object storage stores fewer bytes faster. The completion packs the other files,
-unchanged.
+There are two kinds of packs. A worker that runs a batch of chunks still has their bytes in memory, and stores them in a
+pack of the batch before it finishes the chunks. Each file is a zstd frame in this pack, because smaller uploads are
+faster. The completion stores all other files in its own packs, without compressing them.
 """
 
 import hashlib
@@ -24,22 +24,22 @@ from exports.models import Chunk, Job
 
 log = structlog.get_logger(__name__)
 
-# The folder of delivered objects. No dataset overlaps with it: a base path never begins with an underscore.
+# The folder of delivered objects. No dataset can write to it: a base path never begins with an underscore.
 PREFIX = "_receipts"
 
-# With `key_of`, a storage format: packs of live receipts were made with these values.
+# These values and `key_of` are a storage format: existing packs depend on them, so they must not change.
 PACKED_BYTES = 1024 * 1024  # the largest file in a pack
-FILES = 1000  # chunks of a pack of the completion
+FILES = 1000  # chunks per pack of a completion
 
 CONTENT_TYPE = "application/octet-stream"
 
 
 # ---- Packs of batches -----------------------------------------------------------------------------------------------
 
-BATCH_BYTES = 8 * 1024 * 1024  # the largest pack of a batch: one request
-# A completion packs the files of older batches again: the sweep deletes packs without a receipt after an hour, and the
+BATCH_BYTES = 8 * 1024 * 1024  # the largest pack of a batch, which is stored by one request
+# A completion packs the files of older packs again: the sweep deletes packs without a receipt after an hour, and the
 # bucket's lifecycle rule may delete objects an hour after the longest lifetime of a delivery.
-BATCH_KEPT = timedelta(minutes=30)
+MAX_BATCH_AGE = timedelta(minutes=30)
 
 
 def folder_of_batches(job_id: UUID | None) -> str:
@@ -54,11 +54,12 @@ def key_of_batch(job_id: UUID, token: int) -> str:
     return f"{folder_of_batches(job_id)}/{token}"
 
 
-def keep(job_id: UUID, token: int, contents: Sequence[bytes | None]) -> list[int | None]:
-    """Store the files of a batch in a pack, and return the offset of each, or None for a file that was not packed.
+def store_batch(job_id: UUID, token: int, contents: Sequence[bytes | None]) -> list[int | None]:
+    """Store the files of a batch in a pack. Return the offset of each file, or None for a file that was not packed.
 
-    That is no failure, because the completion packs the remaining files. The leases of the chunks are not renewed
-    meanwhile, so this makes one request of a few seconds at most, and none while the storage is suspected.
+    A file that was not packed is no error, because the completion packs the remaining files. The leases of the chunks
+    are not renewed meanwhile, so this sends a single request that takes a few seconds at most, and none if an outage of
+    the storage is suspected.
     """
     none_packed: list[int | None] = [None] * len(contents)
     if storage.is_suspected():
@@ -82,29 +83,29 @@ def keep(job_id: UUID, token: int, contents: Sequence[bytes | None]) -> list[int
 
 
 def longest_frame(size: int) -> int:
-    """Return the maximum length of a frame with this number of bytes: `ZSTD_compressBound`, rounded up."""
+    """Return the maximum length of the frame of a file with this size: `ZSTD_compressBound`, rounded up."""
     return size + size // 256 + 64
 
 
 def read_from_batch(chunk: Chunk) -> bytes:
-    """Return the bytes of a file, or b"" if its frame has another size. Raises storage.Missing and
+    """Return the bytes of a file, or b"" if the frame has the wrong size. Raises storage.Missing and
     zstandard.ZstdError."""
     span = longest_frame(chunk.bytes or 0)
     frame = storage.read_span(key_of_batch(chunk.job_id, chunk.pack or 0), start=chunk.pack_offset or 0, size=span)
-    # Checked before memory is allocated for it.
+    # The size is checked before memory is allocated for it.
     return zstandard.decompress(frame) if zstandard.frame_content_size(frame) == chunk.bytes else b""
 
 
-def unset_lost(job_id: UUID, token: int) -> None:
-    """Let the completion with this token pack the files whose pack is old or gone. Raises StorageError.
+def unset_lost_packs(job_id: UUID, token: int) -> None:
+    """Make the completion with this token pack the files whose pack is missing or too old. Raises StorageError.
 
-    Packs are gone after a restore of the database, or of the bucket. Their age is by the storage's clock, as for
-    the sweep and the lifecycle rule.
+    Packs can be missing after a restore of the database or the bucket. Their age is measured by the storage's clock, as
+    the sweep and the lifecycle rule measure it.
     """
-    since = storage.now() - BATCH_KEPT
+    since = storage.now() - MAX_BATCH_AGE
     found = storage.list_objects(f"{folder_of_batches(job_id)}/")
-    there = [int(each.key.rpartition("/")[2]) for each in found if each.last_modified > since]
-    lost = Chunk.objects.filter(job_id=job_id, pack__isnull=False).exclude(pack__in=there)
+    usable = [int(each.key.rpartition("/")[2]) for each in found if each.last_modified > since]
+    lost = Chunk.objects.filter(job_id=job_id, pack__isnull=False).exclude(pack__in=usable)
     with transaction.atomic():
         if Job.objects.select_for_update().filter(pk=job_id, completion_token=token).exists():
             lost.update(pack=None, pack_offset=None)
@@ -126,7 +127,7 @@ def key_of(folder: str, number: int) -> str:
 
 
 def read_from_completion(folder: str, chunk: Chunk) -> bytes:
-    """Return the bytes of a file, whose offset is the size of the packed files before it. Raises
+    """Return the bytes of a file. Its offset is the total size of the files before it in the pack. Raises
     storage.Missing."""
     if not chunk.bytes:
         return b""
@@ -145,8 +146,8 @@ def read_from_completion(folder: str, chunk: Chunk) -> bytes:
 
 
 def read(folder: str, chunk: Chunk) -> bytes | None:
-    """Return a chunk's file from the pack of its batch or of the delivery, or None if no pack has bytes with its
-    checksum."""
+    """Return a chunk's file from the pack of its batch or of the delivery, or None if the pack does not contain bytes
+    with its checksum."""
     if not is_packed(chunk):
         return None
     try:

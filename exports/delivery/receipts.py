@@ -1,4 +1,4 @@
-"""Receipts: issued with a job's success, and revoked."""
+"""Receipts: they are issued when a job succeeds, and can be revoked."""
 
 from datetime import timedelta
 
@@ -45,8 +45,8 @@ def issue(job: Job, delivered: StoredObject, *, content_type: str, file_name: st
 
 
 def fresh_link(job: Job, client: links.LinkClient) -> Link:
-    """Return a new link, bound to the requesting client, and revoke the previous. Raises
-    ReceiptNotReady, AccessRemoved, ReceiptExpired."""
+    """Create a link that is bound to the requesting client, and revoke the previous one. Raises ReceiptNotReady,
+    AccessRemoved, and ReceiptExpired."""
     if job.status != JobStatus.SUCCESS:
         raise ReceiptNotReady
     access.require(job)
@@ -54,12 +54,12 @@ def fresh_link(job: Job, client: links.LinkClient) -> Link:
 
 
 def revoke(receipt: Receipt) -> None:
-    """End a receipt early: its link is revoked, no other can be created, and the reaper deletes the delivered object.
+    """Expire a receipt now: its link is revoked, no new one can be created, and the reaper deletes the object.
 
-    A presigned URL that was handed out in the last minute may stay valid until it expires. Raises ReceiptExpired.
+    A presigned URL from the last minute stays valid until it expires. Raises ReceiptExpired.
     """
     with transaction.atomic():
-        # The same lock as for creating a link: a later link finds the receipt expired.
+        # `links.mint` takes the same lock: it either precedes this or finds the receipt expired.
         live = Receipt.objects.select_for_update().filter(pk=receipt.pk, expires_at__gt=Now()).first()
         if live is None:
             raise links.ReceiptExpired

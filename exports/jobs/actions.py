@@ -1,4 +1,4 @@
-"""Actions on a job: retry its failed chunks, cancel it, submit the same request again."""
+"""Actions on jobs: retry the failed chunks, cancel a job, and replay its request."""
 
 from collections.abc import Collection
 
@@ -42,11 +42,12 @@ class NotReplayable(Problem):
 
 # ---- Retry ----------------------------------------------------------------------------------------------------------
 
-# Chunks are locked before the job and by their ids, as everywhere. The condition on the job makes the second of two
-# retries a no-op, also if it waited until the chunks of the first had failed again and are not in its snapshot. With
-# `only`, a part of the failed chunks is retried; when they have ended, the job fails again because of the others. They
-# rank behind the waiting chunks of their owner, as those of a new job: with their old ranks, they would be the first.
-# The event of the failure, the job's newest, keeps the error that the job loses.
+# Chunks are locked before the job and in the order of their ids, as in all statements. The condition on the job makes
+# the second of two retries a no-op, even if it waited until the chunks of the first retry had failed again, which its
+# snapshot does not show. With `only`, some of the failed chunks are retried; when these have ended, the job fails again
+# because of the others. The retried chunks rank behind the waiting chunks of their owner, like those of a new job: with
+# their old ranks, they would be first. The job's error is copied to its newest event, the failure, before it is
+# cleared.
 RETRY = (
     """
 WITH mine AS MATERIALIZED (
@@ -89,11 +90,11 @@ WITH mine AS MATERIALIZED (
 
 
 def retry(job: Job, *, only: Collection[int] | None = None) -> int:
-    """Queue the failed chunks of a failed job, with all their attempts. Return their number.
+    """Queue the failed chunks of a failed job again, with a full set of attempts. Return their number.
 
-    They are charged again. A job that failed while its files were bundled has no failed chunks: then only bundling is
-    retried, at no charge. `only`: these chunks, all of which must have failed. Raises AccessRemoved, NotFailed or
-    QuotaExceeded, and then changes nothing.
+    They are charged again. A job that failed while its files were bundled has no failed chunks: only bundling is
+    retried then, free of charge. `only`: the ids of the chunks to retry, all of which must have failed. Raises
+    AccessRemoved, NotFailed, and QuotaExceeded, and changes nothing in these cases.
     """
     access.require(job)
     with transaction.atomic():
@@ -107,7 +108,7 @@ def retry(job: Job, *, only: Collection[int] | None = None) -> int:
             day = quotas.debit(user_id=job.user_id, jobs=0, chunks=chunks)
             Job.objects.filter(pk=job.pk).update(charged_on=day)
         audit.record_change(job_id=job.pk)
-    metrics.job_moved(JobStatus.RUNNING)
+    metrics.count_job_status(JobStatus.RUNNING)
     log.info("job_retried", job_id=str(job.job_id), chunks=chunks)
     if chunks:
         wakeups.chunks(waiting=chunks)
@@ -117,7 +118,7 @@ def retry(job: Job, *, only: Collection[int] | None = None) -> int:
 
 
 def lock_failed(job: Job, only: Collection[int] | None) -> None:
-    """Lock the failed chunks of a job, then the job, so that its row is the same when RETRY changes it."""
+    """Lock the failed chunks of a job, then the job, so that its row does not change before RETRY."""
     failed = job.chunks.filter(status=ChunkStatus.FAILED)
     if only is not None:
         failed = failed.filter(pk__in=only)
@@ -128,10 +129,10 @@ def lock_failed(job: Job, only: Collection[int] | None) -> None:
 # ---- Cancel ---------------------------------------------------------------------------------------------------------
 
 # Chunks are locked before the job, and in the order in which a finishing batch locks them. Running chunks lose their
-# token, which fences off their holder: at its next part or heartbeat it ends its call and its upload, and frees its
-# slot. `old` waits for the chunks before it locks the job. Chunks that returned to the queue while this waited for the
-# job's lock are not in its snapshot. Then the counts do not add up, no job is changed, and `cancel` repeats it.
-# The chunks of a large job are cancelled in parts, of which the last ends the job.
+# token, which fences off their worker: at its next part or heartbeat, it stops its call and its upload, and frees its
+# slot. `old` locks the job after the chunks. If chunks returned to the queue while this statement waited for the job's
+# lock, its snapshot does not contain them: the counts do not add up, nothing is changed, and `cancel` tries again.
+# The chunks of a large job are cancelled in parts. The last part ends the job.
 CANCEL = (
     """
 WITH mine AS MATERIALIZED (
@@ -169,7 +170,7 @@ WITH mine AS MATERIALIZED (
 )
 
 
-# All chunks are locked before the first part locks the job, so that their statuses do not change between the parts.
+# Locks the chunks of all parts before the first part locks the job, so that no status changes between the parts.
 LOCK_ACTIVE = """
 SELECT count(*) FROM (
     SELECT FROM exports_chunk
@@ -187,14 +188,14 @@ def cancel(job: Job) -> int:
     while (chunks := try_to_cancel(job)) is None:
         if not Job.objects.active().filter(pk=job.pk).exists():
             raise AlreadyEnded
-    metrics.job_moved(JobStatus.CANCELLED)
+    metrics.count_job_status(JobStatus.CANCELLED)
     log.info("job_cancelled", job_id=str(job.job_id), chunks=chunks)
     wake_senders()
     return chunks
 
 
 def try_to_cancel(job: Job) -> int | None:
-    """Return the number of cancelled chunks, or None if nothing was changed."""
+    """Cancel the job. Return the number of cancelled chunks, or None if a concurrent change prevented it."""
     parts = submission.parts(job.total)
     chunks = 0
     with transaction.atomic():
@@ -203,11 +204,11 @@ def try_to_cancel(job: Job) -> int | None:
                 sql.scalar(LOCK_ACTIVE, job=job.job_id, first=part.start, end=part.stop)
         for part in parts:
             of_part = {"first": part.start, "end": part.stop, "is_last": part is parts[-1]}
-            some: int | None = sql.scalar(CANCEL, job=job.job_id, **of_part)
-            if some is None:
+            cancelled: int | None = sql.scalar(CANCEL, job=job.job_id, **of_part)
+            if cancelled is None:
                 transaction.set_rollback(True)
                 return None
-            chunks += some
+            chunks += cancelled
         audit.record_change(job_id=job.pk)
     return chunks
 
@@ -216,14 +217,14 @@ def try_to_cancel(job: Job) -> int | None:
 
 
 def replay(job: Job, caller: submission.Caller) -> tuple[Job, bool]:
-    """Submit the request of a job again, as `submission.submit` does. Also raises NotReplayable."""
+    """Submit the request of a job again by `submission.submit`. Also raises NotReplayable."""
     return submission.submit(lambda: request_of(job, caller.user_id), caller)
 
 
 def request_of(job: Job, user_id: int) -> submission.ExportRequest:
-    """Return the request that created a job, for the dataset as it is now, as a request of this user."""
-    # Read here and at once: the dataset of a job from `representation.find` would load each field by its own query, so
-    # that a registration in between would give the new job the function of another schema version.
+    """Return the request that created a job, as a request of this user for the current version of the dataset."""
+    # Read all fields with one query. The dataset of a job from `representation.find` would load each missing field with
+    # a separate query, and a concurrent registration could combine a function with the wrong schema version.
     dataset = Dataset.objects.granted_to(user_id).filter(pk=job.dataset_id).first()
     if dataset is None:
         raise NotReplayable
@@ -254,5 +255,5 @@ def request_of(job: Job, user_id: int) -> submission.ExportRequest:
 
 
 def has_columns(dataset: Dataset, names: list[str]) -> bool:
-    """Return whether the dataset has these columns. True if its columns are unknown: the call may then fail."""
+    """Return whether the dataset has these columns. True if its columns are unknown; the call may fail then."""
     return dataset.columns is None or {column["name"] for column in dataset.columns} >= set(names)

@@ -1,4 +1,4 @@
-"""The columns of datasets: stored at registration, so that requests are checked without the source database."""
+"""Columns of datasets. They are stored at registration, so that requests are validated without the source database."""
 
 from typing import TypedDict
 
@@ -16,7 +16,7 @@ class DatasetColumn(TypedDict):
 class ColumnsUnknown(Problem):
     status = 503
     code = "source_unavailable"
-    detail = "The columns of this dataset are not known yet, and the source database cannot be asked at the moment."
+    detail = "The columns of this dataset are not known yet, and the source database is unavailable. Try again later."
 
 
 def as_stored(columns: list[database.Column]) -> list[DatasetColumn]:
@@ -24,17 +24,17 @@ def as_stored(columns: list[database.Column]) -> list[DatasetColumn]:
 
 
 def columns_of(dataset: Dataset) -> list[DatasetColumn]:
-    """Return the columns of the dataset as of its latest registration.
+    """Return the columns of the dataset as of its latest registration. Raises ColumnsUnknown.
 
-    If the registration did not store them, for example because the function did not exist, they are read from the
-    source and stored now. Raises ColumnsUnknown.
+    If the registration did not store them, for example because the function did not exist yet, this reads them from the
+    source database and stores them.
     """
     if dataset.columns is None:
         try:
             dataset.columns = as_stored(database.describe(dataset.schema_and_name))
         except ExportError:
             raise ColumnsUnknown from None
-        # Do not overwrite those of a concurrent registration.
+        # Do not overwrite the columns of a concurrent registration.
         Dataset.objects.filter(pk=dataset.pk, function=dataset.function, columns__isnull=True).update(
             columns=dataset.columns
         )

@@ -1,4 +1,4 @@
-"""Daily quotas of jobs and chunks for each user. A day is in UTC, by the database's clock.
+"""Daily quotas of jobs and chunks per user. Days are in UTC, by the database's clock.
 
 The debit is one conditional upsert in the transaction that inserts the job: parallel requests cannot overspend, and a
 job that is not inserted costs nothing. Refunds are part of the statements that end chunks.
@@ -41,11 +41,11 @@ WITH allowed AS (
 """
 
 # The debit locks the row until the end of the transaction, and workers that refund a chunk wait for it. Without this
-# timeout, a web host that is lost meanwhile would block them until TCP detects it.
+# timeout, the transaction of a crashed web host would block them until TCP detects the crash.
 LIMIT_IDLE_TIME = "SELECT set_config('idle_in_transaction_session_timeout', '30s', true)"
 
-# The row's lock serializes the debits of one user. While there is no row, the unique index does: the first insert wins,
-# and the others wait for it.
+# The lock of the row serializes the debits of a user. If there is no row yet, the unique index serializes them: one
+# insert wins, and the others wait for it.
 DEBIT = (
     LIMITS
     + """
@@ -69,7 +69,7 @@ FROM allowed a LEFT JOIN exports_usage u ON u.user_id = %(user)s AND u.day = a.d
 )
 
 # Part of the statements that end chunks. Needs a CTE `settled` with the job and `refund`, the number of its chunks that
-# ended without a new file. The refund goes to the day that was charged. Usage is the last row to be locked.
+# ended without a new file. The refund is credited to the day that was charged. The row of the usage is locked last.
 REFUND = """
 , refunded AS (
     UPDATE exports_usage u SET chunks = greatest(u.chunks - back.chunks, 0)
@@ -82,9 +82,9 @@ REFUND = """
 
 
 def debit(*, user_id: int, jobs: int, chunks: int) -> date:
-    """Charge today's quota and return the day. Call it in the transaction of the charged change.
+    """Charge today's quota and return the day. Call it in the transaction of the change that is charged.
 
-    Raises QuotaExceeded, and charges nothing.
+    Raises QuotaExceeded, and charges nothing then.
     """
     sql.scalar(LIMIT_IDLE_TIME)
     day: date | None = sql.scalar(DEBIT, **values(user_id), jobs=jobs, chunks=chunks)
@@ -96,7 +96,7 @@ def debit(*, user_id: int, jobs: int, chunks: int) -> date:
 
 def state(user_id: int) -> Quota:
     row = sql.one(STATE, **values(user_id))
-    assert row is not None  # noqa: S101 - an aggregate without groups always has one
+    assert row is not None  # noqa: S101 - an aggregate without groups always returns a row
     return Quota(**row)
 
 
@@ -106,7 +106,7 @@ def values(user_id: int) -> dict[str, Any]:
 
 
 def exceeded(quota: Quota, *, jobs: int, chunks: int) -> QuotaExceeded:
-    """Return the problem, with the requested and the remaining number."""
+    """Return the problem with the requested and the remaining number."""
     if jobs and quota.jobs + jobs > quota.daily_jobs:
         reason = f"You have used all {quota.daily_jobs:,} exports of today"
     else:

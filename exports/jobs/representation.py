@@ -1,6 +1,6 @@
 """Bodies of responses, events, and webhooks, and the queries for their data.
 
-One representation serves single resources, lists, event streams, webhooks, and pages. `schemas` declares its types.
+Single resources, lists, event streams, webhooks, and pages share this representation. `schemas` declares its types.
 """
 
 from collections.abc import Collection, Sequence
@@ -27,8 +27,8 @@ from exports.models.job import JobQuerySet
 # ---- Lists ----------------------------------------------------------------------------------------------------------
 
 
-def with_all(jobs: JobQuerySet) -> JobQuerySet:
-    """Load the data of `job`, in two queries for any number of jobs. Of the chunks, they read only running ones."""
+def with_details(jobs: JobQuerySet) -> JobQuerySet:
+    """Load the data for `job` with two queries for any number of jobs. They read no chunks except running ones."""
     newest_first = Link.objects.order_by("-created_at")
     return (
         jobs.with_running()
@@ -55,8 +55,8 @@ def instance(model: type[AnyModel], table: str, row: sql.Row) -> AnyModel:
     return model.from_db(None, fields, [row[f"{table}.{name}"] for name in fields])
 
 
-# Raw SQL because this is polled: Django takes longer to compile the query than Postgres takes to execute it. A test
-# checks that `running` and `queue_position` equal those of lists. JSON columns are left out: they would come as text.
+# Raw SQL because clients poll it: Django takes longer to compile the query than Postgres takes to execute it. A test
+# checks that `running` and `queue_position` are the same as in lists. JSON columns are omitted: they would be strings.
 FIND = sql.PreparedStatement(f"""
 SELECT {columns(Job, "job", but=("filters", "dialect"))}, {columns(Receipt, "receipt")}, {columns(Link, "link")},
        dataset.id AS "dataset.id", dataset.name AS "dataset.name",
@@ -78,9 +78,9 @@ WHERE job.job_id = %(job)s AND (job.user_id = %(user)s::bigint OR %(any_owner)s:
 
 
 def find(job_id: UUID, *, user_id: int, any_owner: bool = False) -> Job | None:
-    """Return a job with the data of `job`, or None if it does not exist or belongs to another user.
+    """Return a job with the data for `job`, or None if it does not exist or belongs to another user.
 
-    This is one statement. Of the chunks, it reads only running ones, by their index.
+    This takes one statement, which reads no chunks except running ones, by their index.
     """
     row = sql.one(FIND, job=job_id, user=user_id, any_owner=any_owner)
     if row is None:
@@ -125,22 +125,22 @@ def day(limit: int, used: int, resets_at: datetime) -> schemas.DayLimit:
 
 
 def job(job: Job, request: Request) -> schemas.Job:
-    """Return the body of a job from `find` or `with_all`."""
+    """Return the body of a job from `find` or `with_details`."""
     now = clock.now()
     succeeded = job.status == JobStatus.SUCCESS
     return {**summary(job, now), "receipt": receipt(job, request, now) if succeeded else None}
 
 
 def webhook_job(job: Job, at: datetime) -> schemas.WebhookJob:
-    """Return the body of a job for webhooks, as it was when it ended: without its link, which a receiver must not get.
+    """Return the body of a job for webhooks: its state when it ended, without the link, which is not for receivers.
 
-    The link may have been used since, and the receipt revoked.
+    Since then, the link may have been used, and the receipt may have been revoked.
     """
     succeeded = job.status == JobStatus.SUCCESS
-    return {**summary(job, at), "receipt": new_receipt(job, at) if succeeded else None}
+    return {**summary(job, at), "receipt": receipt_as_issued(job, at) if succeeded else None}
 
 
-def new_receipt(job: Job, at: datetime) -> schemas.WebhookReceipt:
+def receipt_as_issued(job: Job, at: datetime) -> schemas.WebhookReceipt:
     first = job.receipt.links.order_by("created_at").first()
     until = job.receipt.issued_at + timedelta(seconds=job.ttl)
     return {
@@ -174,9 +174,9 @@ def summary(job: Job, now: datetime) -> schemas.JobSummary:
 
 
 def purge_at(job: Job) -> datetime:
-    """Return the earliest time of the job's deletion, or a lower bound while the job is active.
+    """Return the earliest time of the job's deletion, or a lower bound of it while the job is active.
 
-    A job is kept as long as its delivery.
+    A job is kept at least as long as its delivery.
     """
     purge_at = (job.finished_at or job.created_at) + timedelta(days=settings.SLUICE.export_job_retention_days)
     return max(purge_at, job.receipt.expires_at) if job.status == JobStatus.SUCCESS else purge_at
@@ -203,8 +203,8 @@ def progress(job: Job, now: datetime) -> schemas.Progress:
 
 
 def eta_seconds(job: Job, ended: int, now: datetime) -> int | None:
-    """Extrapolate from the pace since the start or the last retry. Return None before the first chunk since then has
-    ended, and after the end.
+    """Extrapolate from the pace since the start or the last retry. Return None until a chunk has ended since then, and
+    for an ended job.
     """
     began, done = job.resumed_at or job.started_at, ended - job.resumed_ended
     if job.has_ended or done <= 0 or began is None:
@@ -217,7 +217,7 @@ def error(code: str, detail: str) -> schemas.Failure | None:
 
 
 def receipt(job: Job, request: Request, now: datetime) -> schemas.Receipt:
-    """Return the receipt, with its one-time link only for the owner: staff could otherwise redeem it."""
+    """Return the receipt. Only the owner gets the one-time link, because staff could redeem it."""
     body = webhook_receipt(job, now)
     is_shown = body["state"] == "active" and request.user.pk == job.user_id
     url = request.build_absolute_uri(links.path_of(job.receipt.newest_first[0])) if is_shown else None
@@ -245,7 +245,7 @@ LINK_STATES = {"open": "active", "expired": "link_expired"}
 
 
 def receipt_state(receipt: Receipt, now: datetime) -> str:
-    """Return the state of a receipt. A revoked link counts as used: the owner can create another until expiry."""
+    """Return the state of a receipt. A revoked link counts as used: the owner can replace either until the expiry."""
     if receipt.expires_at <= now:
         return "expired"
     newest = newest_link(receipt)
@@ -257,8 +257,8 @@ def newest_link(receipt: Receipt) -> Link | None:
 
 
 def status(job: Job, status: str, at: datetime | None, cause: schemas.Failure | None = None) -> schemas.StatusEvent:
-    """Return the data of the event `status`. `cause`: of a failure that was retried since, and that the job no longer
-    has."""
+    """Return the data of the event `status`. `cause`: the error of a failure that was retried since, which the job no
+    longer has."""
     if cause is None and status == job.status == JobStatus.FAILED:
         cause = error(job.error_code, job.error_detail)
     return {"status": status, "error": cause, "at": at}
@@ -291,7 +291,7 @@ def chunk(chunk: Chunk, *, has_message: bool = False) -> schemas.Chunk:
 
 
 def dataset(dataset: Dataset) -> schemas.Dataset:
-    """Return the body of a dataset from `granted_to`."""
+    """Return the body of a dataset from `Dataset.objects.granted_to`."""
     return {
         "name": dataset.name,
         "kind": dataset.kind,
@@ -304,5 +304,5 @@ def dataset(dataset: Dataset) -> schemas.Dataset:
 
 
 def dataset_detail(each: Dataset) -> schemas.DatasetDetail:
-    """Represent a dataset with its columns. Raises ColumnsUnknown."""
+    """Return the body of a dataset with its columns. Raises ColumnsUnknown."""
     return {**dataset(each), "columns": columns_of(each)}

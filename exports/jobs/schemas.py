@@ -1,4 +1,4 @@
-"""Types of response and webhook bodies. `representation` builds them, and the OpenAPI document is derived from them."""
+"""Types of response and webhook bodies, for the OpenAPI document. `representation` builds the bodies."""
 
 from datetime import date, datetime
 from functools import partial
@@ -35,14 +35,14 @@ class Accepted(TypedDict):
     status: Annotated[str, choices(JobStatus)]
     receiptUrl: Annotated[Path, "Path of the job. The job includes its receipt when it has succeeded."]
     totalChunks: Annotated[int, "Number of distinct (key, date) pairs."]
-    duplicates: Annotated[int, "Number of repeated pairs in the request, which were ignored."]
+    duplicates: Annotated[int, "Number of repeated pairs in the request. They were ignored."]
     eventsUrl: Annotated[Path, "Path of the job's event stream."]
     chunksUrl: Annotated[Path, "Path of the job's chunks."]
 
 
 class Preview(TypedDict):
     totalChunks: Annotated[int, "Number of distinct (key, date) pairs."]
-    duplicates: Annotated[int, "Number of repeated pairs in the request, which would be ignored."]
+    duplicates: Annotated[int, "Number of repeated pairs in the request. They would be ignored."]
     reusable: Annotated[int, "Chunks that have a file to reuse, provided that it still exists."]
     quotaCost: Annotated[int, "Chunks charged to the daily quota, after the refund for reused ones."]
 

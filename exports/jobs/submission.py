@@ -1,4 +1,4 @@
-"""Submission of exports: quota, job, and chunks in one transaction, then wake-up messages."""
+"""Submission of exports. One transaction charges the quota and creates the job and its chunks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -55,28 +55,28 @@ class Caller:
 
     user_id: int
     request_id: str = ""
-    binding: ClientBinding = field(default_factory=lambda: UNBOUND)  # of the job's link
+    binding: ClientBinding = field(default_factory=lambda: UNBOUND)  # for the job's link
     idempotency: Idempotency | None = None
-    schedule_id: UUID | None = None  # of the schedule that submits it, and the time that it was planned for
-    planned_at: datetime | None = None
+    schedule_id: UUID | None = None  # the schedule that submits the job
+    planned_at: datetime | None = None  # the planned time of the schedule
 
 
 def submit(read: Callable[[], ExportRequest], caller: Caller) -> tuple[Job, bool]:
-    """Create a job and its chunks, charge the quota, and wake workers once all of it is committed.
+    """Create a job and its chunks, charge the quota, and wake workers after the commit.
 
     Return the job, and whether an earlier request with the same idempotency key created it. `read` returns the
-    validated request. It is not called for a job that exists: the request might be refused by now.
+    validated request. It is not called if the job exists already, because the same request may be invalid by now.
 
     Each statement processes at most CHUNKS_AT_ONCE chunks. If the broker does not respond, the reaper sends the wake-up
-    messages later. Raises QuotaExceeded, KeyReused and InFlight, and then writes nothing.
+    messages later. Raises QuotaExceeded, KeyReused, and InFlight, and writes nothing in these cases.
     """
-    once = caller.idempotency
-    if once and (job := once.find(Job.objects.all(), user_id=caller.user_id)):
+    idempotency = caller.idempotency
+    if idempotency and (job := idempotency.find(Job.objects.all(), user_id=caller.user_id)):
         return job, True
     request = read()
     paths = object_keys(request)
     with transaction.atomic():
-        if once and (job := once.claim(Job.objects.all(), user_id=caller.user_id)):
+        if idempotency and (job := idempotency.claim(Job.objects.all(), user_id=caller.user_id)):
             return job, True
         day = quotas.debit(user_id=caller.user_id, jobs=1, chunks=len(request.pairs))
         rank = turns.next_rank(user_id=caller.user_id, dataset_id=request.dataset.pk)
@@ -84,7 +84,7 @@ def submit(read: Callable[[], ExportRequest], caller: Caller) -> tuple[Job, bool
         reusable = reusable_paths(request, paths)
         copy_chunks(job, request.pairs, paths, reusable)
         audit.record_change(job_id=job.pk)
-    metrics.job_moved(JobStatus.PENDING)
+    metrics.count_job_status(JobStatus.PENDING)
     log.info("job_accepted", job_id=str(job.job_id), chunks=job.total, maybe_reusable=len(reusable))
     transaction.on_commit(lambda: wakeups.chunks(waiting=job.total - len(reusable)))
     transaction.on_commit(lambda: wakeups.reusable(waiting=len(reusable)))
@@ -92,7 +92,7 @@ def submit(read: Callable[[], ExportRequest], caller: Caller) -> tuple[Job, bool
 
 
 def object_keys(request: ExportRequest) -> list[str]:
-    """Return the paths of the files. Those of a built-in dataset belong to one job, because rows differ by user."""
+    """Return the object keys of the files. Jobs of built-in datasets share no files, because rows differ by user."""
     folder = request.dataset.base_path
     if request.dataset.built_in:
         folder += f"/{uuid4()}"
@@ -100,7 +100,7 @@ def object_keys(request: ExportRequest) -> list[str]:
 
 
 def built_in_pair(built_in: BuiltInDataset, filters: Mapping[str, Any]) -> Pair:
-    """Return the only chunk of an export of a built-in dataset. Without a last day, it has today's date."""
+    """Return the key and date of the only chunk of a built-in dataset's export. Without `dateTo`, the date is today."""
     last = filters.get("dateTo")
     return Pair(built_in.key(filters), date.fromisoformat(last) if last else clock.now().date())
 
@@ -137,7 +137,7 @@ def create_job(request: ExportRequest, caller: Caller, *, charged_on: date, rank
     )
 
 
-# An estimate by one query. A worker checks that the object exists and is unchanged when it processes the chunk.
+# An estimate: the worker that processes the chunk checks that the object exists and is unchanged.
 REUSABLE_PATHS = """
 SELECT f.path FROM exports_file f JOIN exports_dataset d ON d.id = %(dataset)s
 WHERE f.path = ANY(%(paths)s) AND f.dataset_id = d.id AND f.schema_version = %(version)s
@@ -146,7 +146,7 @@ WHERE f.path = ANY(%(paths)s) AND f.dataset_id = d.id AND f.schema_version = %(v
 
 
 def reusable_paths(request: ExportRequest, paths: list[str]) -> set[str]:
-    """Return the paths whose file this request may reuse."""
+    """Return those of the paths that have a file which this request may reuse."""
     if request.reuse != Reuse.IF_PRESENT:
         return set()
     dataset = request.dataset
@@ -159,7 +159,7 @@ def reusable_paths(request: ExportRequest, paths: list[str]) -> set[str]:
 
 
 def preview(request: ExportRequest) -> schemas.Preview:
-    """Return the effect of `submit` on this request, and change nothing. `reusable` is an estimate, as above."""
+    """Return the effect that `submit` would have for this request. `reusable` is an estimate, as in REUSABLE_PATHS."""
     paths = object_keys(request)
     reusable = reusable_paths(request, paths)
     return {
@@ -170,7 +170,7 @@ def preview(request: ExportRequest) -> schemas.Preview:
     }
 
 
-# Columns that differ by chunk, and the initial values of the others: COPY does not apply Django's defaults.
+# Columns with values of the chunk, and the initial values of the other columns: COPY does not apply Django's defaults.
 PLANNED = ("job_id", "dataset_id", "seq", "key", "effective_date", "path", "rank", "reusable")
 INITIAL = {
     "status": ChunkStatus.PENDING.value,
@@ -186,9 +186,9 @@ COPY_CHUNKS = f"COPY exports_chunk ({', '.join((*PLANNED, *INITIAL))}) FROM STDI
 
 
 def copy_chunks(job: Job, pairs: list[Pair], paths: list[str], reusable: set[str]) -> None:
-    """Insert the chunk rows by COPY, which takes a tenth of a second for the 10,000 rows of a statement.
+    """Insert the chunk rows by COPY, which takes a tenth of a second for 10,000 rows.
 
-    In a large job, each COPY checks its foreign keys; otherwise, the commit would check those of all rows.
+    For a large job, each COPY checks the foreign keys of its rows, so that the commit does not check them all at once.
     """
     initial = tuple(INITIAL.values())
     with connection.cursor() as cursor:

@@ -1,17 +1,17 @@
 """Turns between users: the order in which workers take waiting chunks.
 
-This is start-time fair queueing. A new job ranks behind the waiting chunks of its owner, and not before the chunk that
-is next in the queue. So the n-th waiting chunk of a user competes with the n-th of each other user: neither a large
-backlog nor a stream of small jobs delays other users, and the jobs of one user run in the order of their submission.
+This is start-time fair queueing. The chunks of a new job rank behind the waiting chunks of its owner, and not before
+the chunk at the head of the queue. So the n-th waiting chunk of a user competes with the n-th one of every other user:
+neither a large backlog nor a stream of small jobs delays other users, and a user's jobs run in the order of submission.
 
-The ranks of chunks are fixed when a job is submitted or retried. Claims take the lowest one.
+The rank of a chunk is set when its job is submitted or retried. Claims take the chunk with the lowest rank.
 """
 
 from config.platform.db import sql
 
-# `taking_turns`: the datasets that compete for slots. Chunks of another one wait for slots of its own, which are all in
-# use: their ranks are behind the queue, and do not matter for the turn of a job for another dataset. The next chunk of
-# a dataset, and the last one of a job that waits, are found by index.
+# `taking_turns`: the datasets whose chunks compete for slots now. A dataset whose own slots are all in use is not among
+# them: its chunks wait for these slots, so their ranks do not matter for a job of another dataset. The next chunk of a
+# dataset and the last waiting chunk of a job are found by index.
 NEXT_RANK = """
 WITH taking_turns AS MATERIALIZED (
     SELECT d.id FROM exports_dataset d
@@ -41,9 +41,9 @@ SELECT greatest(
 
 
 def next_rank(*, user_id: int, dataset_id: int) -> int:
-    """Return the rank of the first chunk of the user's next job.
+    """Return the rank for the first chunk of a new job of the user.
 
-    Call it in the transaction that writes the chunks, after `quotas.debit`, whose lock of the user's row puts
-    concurrent jobs of one user in an order.
+    Call it in the transaction that writes the chunks, after `quotas.debit`, whose lock serializes the concurrent
+    submissions of a user.
     """
     return int(sql.scalar(NEXT_RANK, user=user_id, dataset=dataset_id))

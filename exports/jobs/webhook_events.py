@@ -1,7 +1,7 @@
 """Webhook events of exports: the ends of jobs.
 
 The statement that ends a job also writes its event, so an end without an event cannot exist, whatever crashes.
-`fan_out` sets `told_at` of the event in the transaction that adds its deliveries, so each event is added once.
+`fan_out` adds the deliveries of an event in the transaction that sets its `told_at`, so they are added exactly once.
 """
 
 from collections.abc import Collection
@@ -22,7 +22,7 @@ EVENT_TYPES = {
     JobStatus.FAILED: EventType.FAILED,
     JobStatus.CANCELLED: EventType.CANCELLED,
 }
-BATCH = 100  # events in one transaction
+BATCH = 100  # events per transaction
 
 
 def fan_out() -> int:
@@ -34,12 +34,12 @@ def fan_out() -> int:
         if events < BATCH:
             break
     if added > 1:
-        wake_senders(waiting=added - 1)  # the caller sends the first
+        wake_senders(waiting=added - 1)  # the calling worker sends one itself
     return added
 
 
 def fan_out_batch() -> tuple[int, int]:
-    """Return the numbers of events and of deliveries that were added for them."""
+    """Add the deliveries of a batch of new events. Return the numbers of events and deliveries."""
     with transaction.atomic():
         # Parallel workers share the events: a row that another one has locked is skipped.
         events = list(Event.objects.without_deliveries().order_by("at").select_for_update(skip_locked=True)[:BATCH])
@@ -47,9 +47,9 @@ def fan_out_batch() -> tuple[int, int]:
 
 
 def fan_out_job(job_id: UUID) -> int:
-    """Add the deliveries of a job's new events, before the job changes. Call it in the transaction of the change.
+    """Add the deliveries of a job's new events before the job changes. Call it in the transaction of the change.
 
-    A delivery describes the job as its row is: after a retry, it would describe a failure as running.
+    Deliveries contain the current state of the job: after a retry, the delivery of a failure would say `running`.
     """
     return add_all(list(Event.objects.without_deliveries().filter(job_id=job_id).order_by("seq").select_for_update()))
 
@@ -64,7 +64,7 @@ def add_all(events: Collection[Event]) -> int:
 
 def jobs_with_webhooks(job_ids: Collection[UUID]) -> dict[UUID, Job]:
     owners = Webhook.objects.filter(enabled=True).values("user_id")
-    jobs = representation.with_all(Job.objects.filter(pk__in=job_ids, user_id__in=owners))
+    jobs = representation.with_details(Job.objects.filter(pk__in=job_ids, user_id__in=owners))
     return {job.pk: job for job in jobs}
 
 

@@ -108,9 +108,9 @@ def record_loss(event: str, lost: list[LostChunk]) -> None:
         log.warning(event, **ids, attempt=chunk.attempts, **({"backend": chunk.backend} if chunk.backend else {}))
         if chunk.status == ChunkStatus.FAILED:
             log.error("chunk_failed", **ids, code=WorkerLost.code)
-            metrics.chunk_failed(WorkerLost.code)
+            metrics.count_failure(WorkerLost.code)
     for job_id, status in {(chunk.job_id, chunk.job_status) for chunk in lost if chunk.job_status != chunk.job_was}:
-        metrics.job_moved(status)
+        metrics.count_job_status(status)
         if status == JobStatus.FAILED:
             log.error("job_failed", job_id=str(job_id), code=WorkerLost.code)
 

@@ -22,7 +22,7 @@ from config.platform.http.audit import CHANGES
 from config.platform.http.paging import refusal
 from config.platform.ui.base import Listing, api_request, segments
 from exports.api import views
-from exports.core.errors import explain, in_words
+from exports.core.errors import explain, with_meaning
 from exports.core.states import ChunkStatus, JobStatus
 from exports.delivery import access, links
 from exports.jobs import representation
@@ -195,7 +195,7 @@ def chunks(job: Job, request: HttpRequest) -> dict[str, Any]:
             {
                 "chunk": each,
                 "error": explain(each.error_code, each.error_detail) if each.error_code else None,
-                "reason": in_words(each.error_detail),
+                "reason": with_meaning(each.error_detail),
             }
             for each in listing.rows or []
         ],

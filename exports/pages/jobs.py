@@ -35,7 +35,7 @@ class ExportListPage(ExportsPage):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         status, filters = chosen(Request(self.request), "status", among=("", *STATUSES)) or "", self.filters()
-        jobs = filters.apply(representation.with_all(Job.objects.filter(user=self.user).with_span()))
+        jobs = filters.apply(representation.with_details(Job.objects.filter(user=self.user).with_span()))
         if status:
             jobs = jobs.filter(status__in=STATUSES[status])
         listing = Listing(self.request, jobs, ordering=("-created_at", "-job_id"))

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from psycopg.rows import class_row
 
-from exports.core.errors import ExportError, in_words
+from exports.core.errors import ExportError, with_meaning
 from exports.source.database import Column, SourceSession, translated
 
 ARGUMENTS = "(key text, effective_date date)"
@@ -71,7 +71,7 @@ def look_up(session: SourceSession, function: tuple[str, str]) -> tuple[list[Fun
 def reason(name: str, found: list[Function], similar: str, error: ExportError) -> str:
     """Explain why a call of the function fails."""
     if error.code == "EXPORT_SOURCE_UNAVAILABLE":
-        detail = f": {in_words(error.detail)}" if error.detail else ""
+        detail = f": {with_meaning(error.detail)}" if error.detail else ""
         return f"The source database cannot be reached{detail}."
     if error.detail == "SQLSTATE 42501":
         return (
@@ -88,7 +88,7 @@ def reason(name: str, found: list[Function], similar: str, error: ExportError) -
         takes = " or ".join(f"({each.arguments})" for each in found)
         return f"{name} takes {takes}. It must take {ARGUMENTS}."
     message = f": {error.message}" if error.message else ""
-    return f"{name}{ARGUMENTS} cannot be called. {in_words(error.detail) or error.code}{message}"
+    return f"{name}{ARGUMENTS} cannot be called. {with_meaning(error.detail) or error.code}{message}"
 
 
 def warning(name: str, found: list[Function]) -> str:

@@ -101,7 +101,7 @@ def attempt(job: Job, token: int) -> None:
 def make_or_repair(job: Job, token: int, checkpoint: Callable[[], None]) -> bundles.Bundle | None:
     """Return the bundle. If a file is missing, queue its chunk for another export and return None."""
     if job.delivery == DeliveryKind.MANIFEST:
-        packs.unset_lost(job.pk, token)
+        packs.unset_lost_packs(job.pk, token)
     attempt = bundles.Attempt(job=job, token=token, checkpoint=checkpoint, adopt=partial(adopt, token))
     for _ in range(bundles.ADOPTIONS):
         try:
@@ -229,7 +229,7 @@ def issue(job: Job, token: int, bundle: bundles.Bundle) -> None:
         job.refresh_from_db()
         receipts.issue(job, bundle.stored, content_type=bundle.content_type, file_name=bundle.file_name)
     log.info("job_succeeded", chunks=job.total, rows=job.rows, bytes=job.bytes)
-    metrics.job_moved(JobStatus.SUCCESS)
+    metrics.count_job_status(JobStatus.SUCCESS)
     metrics.JOB_LATENCY.observe(job.milliseconds)
     wake_senders()
 
@@ -255,7 +255,7 @@ def fail(job: Job, token: int, detail: str, *, may_retry: bool = True, is_refuse
         log.warning("completion_lost")
     elif row["status"] == JobStatus.FAILED:
         log.error("job_failed", code="EXPORT_BUNDLE_FAILED", detail=detail)
-        metrics.job_moved(JobStatus.FAILED)
+        metrics.count_job_status(JobStatus.FAILED)
         wake_senders()
     else:
         log.warning("completion_retrying", detail=detail, delay=round(row["delay"], 1))
@@ -266,7 +266,7 @@ def fail_exhausted() -> None:
     """Fail jobs whose completion has no attempts left and no recorded outcome, because it killed its workers."""
     for row in sql.rows(FAIL_EXHAUSTED, attempts=settings.SLUICE.export_max_attempts):
         log.error("job_failed", job_id=str(row["job_id"]), code="EXPORT_BUNDLE_FAILED")
-        metrics.job_moved(JobStatus.FAILED)
+        metrics.count_job_status(JobStatus.FAILED)
 
 
 # ---- Replaced and missing files -------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def export_chunks(slot: WorkerSlot) -> bool:
             break
         has_exported = True
         if claims[0].started_job:
-            metrics.job_moved(JobStatus.RUNNING)
+            metrics.count_job_status(JobStatus.RUNNING)
         try:
             run_batch(claims, slot, since)
         except StorageRefused:
@@ -333,7 +333,7 @@ def record_successes(ended: list[Ended]) -> None:
         with bound_contextvars(request_id=claim.request_id, **ids_of(claim)):
             if claim.chunk_id in finished:
                 log.info("chunk_done", source=str(result.source), rows=result.rows, bytes=result.bytes)
-                metrics.chunk_done(result.source, result.rows, result.bytes, seconds)
+                metrics.count_done(result.source, result.rows, result.bytes, seconds)
             else:
                 record_loss(claim)
     if progress:
@@ -345,7 +345,7 @@ def store_in_pack(results: list[tuple[Claim, ChunkResult]]) -> list[tuple[Claim,
     if len(results) == 1:
         return results
     first = results[0][0]
-    offsets = packs.keep(first.job_id, first.token, [result.content for _, result in results])
+    offsets = packs.store_batch(first.job_id, first.token, [result.content for _, result in results])
     return [
         (claim, result if offset is None else replace(result, pack=first.token, pack_offset=offset))
         for (claim, result), offset in zip(results, offsets, strict=True)
@@ -364,7 +364,7 @@ def record_failure(claim: Claim, error: ExportError) -> None:
     if result and (progress := transitions.finish([(claim, result)])):
         log.warning("chunk_degraded", code=error.code, detail=error.detail, data_as_of=result.data_as_of.isoformat())
         tracing.annotate(outcome=str(result.source), rows=result.rows, bytes=result.bytes, failed=error.code)
-        metrics.chunk_done(result.source, result.rows, result.bytes)
+        metrics.count_done(result.source, result.rows, result.bytes)
         follow_up(progress)
         return
     progress = transitions.fail(claim, error, delay=delay)
@@ -374,13 +374,13 @@ def record_failure(claim: Claim, error: ExportError) -> None:
     elif delay is not None:
         log.warning("chunk_retrying", **facts, delay=round(delay, 1))
         tracing.annotate(outcome="retried", failed=error.code)
-        metrics.chunk_retrying(error.code)
+        metrics.count_retry(error.code)
         follow_up(progress)
         wakeups.chunks(waiting=1, delay=delay)
     else:
         log.error("chunk_failed", **facts)
         tracing.annotate(outcome="failed", failed=error.code)
-        metrics.chunk_failed(error.code)
+        metrics.count_failure(error.code)
         follow_up(progress)
 
 
@@ -418,7 +418,7 @@ def record_loss(claim: Claim) -> None:
 def follow_up(progress: JobProgress) -> None:
     """Count a change of the job's status. Start the completion of a job that is done, or webhooks if it failed."""
     if progress.status != progress.was:
-        metrics.job_moved(progress.status)
+        metrics.count_job_status(progress.status)
     if progress.all_done:
         wakeups.completion(progress.job_id)
     elif progress.status == JobStatus.FAILED:
@@ -438,7 +438,7 @@ def reuse_batch(pool: ThreadPoolExecutor, slot: WorkerSlot) -> bool:
     if not claims:
         return False
     if claims[0].started_job:
-        metrics.job_moved(JobStatus.RUNNING)
+        metrics.count_job_status(JobStatus.RUNNING)
     with tracing.span("reuse", parent=claims[0].traceparent, job_id=str(claims[0].job_id), chunks=len(claims)):
         check_files(claims, pool, slot)
     return True
@@ -478,7 +478,7 @@ def try_reuse(claim: Claim, for_pack: bool) -> ChunkResult | None:  # noqa: FBT0
 def finish_reused(results: list[tuple[Claim, ChunkResult]]) -> None:
     if results and (progress := transitions.finish(store_in_pack(results))):
         log.info("files_reused", job_id=str(progress.job_id), chunks=progress.chunks)
-        metrics.chunk_done(Source.REUSED, progress.new_rows, progress.new_bytes, count=progress.chunks)
+        metrics.count_done(Source.REUSED, progress.new_rows, progress.new_bytes, count=progress.chunks)
         follow_up(progress)
 
 

@@ -1,6 +1,6 @@
 """Example requests and responses for the OpenAPI document: a rule for parking tickets.
 
-`tests/contract/test_document.py` validates each of them against its schema.
+`tests/contract/test_document.py` validates each example against its schema.
 """
 
 from typing import Any

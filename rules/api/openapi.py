@@ -1,7 +1,7 @@
 """OpenAPI texts, parameters, and examples of the operations on rules.
 
-Each constant holds keyword arguments of `operation`. The views add the operation id, the request, and the problems.
-Nothing here runs while a request is processed.
+Most constants are keyword arguments of `operation`. The views add the operation id, the request, and the problems.
+Requests do not use this module.
 """
 
 from functools import partial
@@ -61,9 +61,9 @@ LIST: dict[str, Any] = {
 CREATE: dict[str, Any] = {
     "summary": "Create a rule",
     "description": """A rule defines how documents become JSON: the schema of the results, and the prompt for the model.
-`json_schema` is limited to 64 KB and 32 levels; references must point inside it, and patterns cannot use look-around.
-Errors in it have a pointer to their location, such as `/json_schema/properties/total/type`. Test the rule by
-`POST …/rules/{rule_id}/test` before you submit documents with it.""",
+`json_schema` is limited to 64 KB and 32 levels; references must stay inside the schema, and patterns cannot use
+look-around. Each error in it has a pointer to its location, such as `/json_schema/properties/total/type`. Test the rule
+by `POST …/rules/{rule_id}/test` before you submit documents with it.""",
     "parameters": [location(201, "The rule.")],
     "examples": [
         request_example("A rule", examples.NEW_RULE),
@@ -79,7 +79,7 @@ GET: dict[str, Any] = {
 REPLACE: dict[str, Any] = {
     "summary": "Replace a rule",
     "description": "Replaces all fields; omitted fields get their defaults. A change creates a new version, and "
-    "existing tasks keep theirs. System rules are read-only (403): create a rule of your own with their content.",
+    "existing tasks keep theirs. System rules are read-only (403): create your own rule with the same content.",
     "examples": [
         request_example("Another prompt", {**examples.NEW_RULE, "system_prompt": examples.PROMPT}),
         response_example("Replaced", examples.CHANGED_RULE),
@@ -88,7 +88,7 @@ REPLACE: dict[str, Any] = {
 CHANGE: dict[str, Any] = {
     "summary": "Update a rule",
     "description": "Omitted fields keep their values. A change creates a new version, and existing tasks keep theirs. "
-    "System rules are read-only (403): create a rule of your own with their content.",
+    "System rules are read-only (403): create your own rule with the same content.",
     "examples": [
         request_example("Another prompt", {"system_prompt": examples.PROMPT}),
         response_example("Updated", examples.CHANGED_RULE),

@@ -1,4 +1,4 @@
-"""The rate limit of all API requests for rules and documents."""
+"""Rate limits of API requests for rules and documents."""
 
 from prometheus_client import Counter
 

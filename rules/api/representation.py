@@ -1,4 +1,4 @@
-"""Bodies of responses about rules."""
+"""Response bodies of rules."""
 
 from rules.api import schemas
 from rules.library import catalog

@@ -1,4 +1,4 @@
-"""HTTP views of rules: parse the request, make one call, and represent the result."""
+"""API views of rules. Each translates the request, calls one function, and translates the result."""
 
 from operator import attrgetter
 from typing import Any
@@ -31,8 +31,8 @@ from rules.models import Rule
         responses={200: list[schemas.Rule], **problems(BadInput)},
     )
 )
-class Rules(generics.ListAPIView[Rule]):
-    """`GET /api/v1/etl/rules`: the user's and the system's rules. `POST /api/v1/etl/rules`: create one."""
+class RuleListView(generics.ListAPIView[Rule]):
+    """`GET /api/v1/etl/rules`: lists the rules that the user can see. `POST /api/v1/etl/rules`: creates one."""
 
     audited = CHANGES
     scopes = RULES
@@ -59,7 +59,7 @@ class Rules(generics.ListAPIView[Rule]):
         return Response(representation.rule(rule), status=201, headers=headers)
 
 
-class OneRule(APIView):
+class RuleView(APIView):
     """`GET`, `PUT`, `PATCH` and `DELETE /api/v1/etl/rules/{rule_id}`."""
 
     audited = CHANGES
@@ -98,7 +98,7 @@ class OneRule(APIView):
         values = RuleSerializer.read(request.data, partial=partial)
         try:
             rule = editing.change(rules, rule_id, **values)
-        except Rule.DoesNotExist:  # deleted meanwhile
+        except Rule.DoesNotExist:  # deleted in the meantime
             raise NoSuchRule from None
         return Response(representation.rule(rule))
 

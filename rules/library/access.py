@@ -1,4 +1,4 @@
-"""Access to rules, for the API and the pages. A rule of another user is reported as not found."""
+"""Access to rules, for the API and the pages. Another user's rule is reported as not found."""
 
 from django.contrib.auth.models import User
 from django.db.models import QuerySet
@@ -28,7 +28,7 @@ class NotYourRule(Problem):
 
 
 def visible(user: User, rule_id: int) -> Rule:
-    """Return the rule. Raises NoSuchRule."""
+    """Return the rule if the user may see it. Raises NoSuchRule."""
     return require_first(catalog.visible_to(user).filter(pk=rule_id), NoSuchRule)
 
 
@@ -37,7 +37,10 @@ def is_changeable(user: User, rule: Rule) -> bool:
 
 
 def changeable(user: User, rule_id: int) -> QuerySet[Rule]:
-    """Return the user's changeable rules, which include this one. Raises NoSuchRule, ReadOnlyRule, NotYourRule."""
+    """Return a query of the rules that the user may change, after checking that this rule is one of them.
+
+    Raises NoSuchRule, ReadOnlyRule, and NotYourRule.
+    """
     rule = visible(user, rule_id)
     if catalog.is_system(rule):
         raise ReadOnlyRule

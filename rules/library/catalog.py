@@ -1,4 +1,4 @@
-"""The rules that each user can see, the default rule, and the content of rule versions."""
+"""Queries of the rules that a user can see, the default rule, and the content of rule versions."""
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -29,9 +29,10 @@ class NoDefaultRule(Problem):
 
 
 def visible_to(user: User) -> RuleQuerySet:
-    """Return the rules that a user may view and use: their own and system rules; all for staff who may view rules.
+    """Return the rules that a user may view and use: their own, and system rules. Staff may have access to all rules.
 
-    All users may use the default rule, also if another user owns it. No user may if there is no default.
+    All users may use the default rule, even if another user owns it. If default rules are disabled, no user may use the
+    system rule `default`.
     """
     rules: RuleQuerySet = Rule.objects.listed()
     if not settings.SLUICE.etl_global_rule_enabled:
@@ -40,40 +41,42 @@ def visible_to(user: User) -> RuleQuerySet:
 
 
 def changeable_by(user: User) -> RuleQuerySet:
-    """Return the rules that a user may change: their own, except one that is the default rule."""
+    """Return the rules that a user may change: their own, except the default rule."""
     rules: RuleQuerySet = Rule.objects.listed().filter(owner=user)
-    return rules.exclude(is_default()) if named_default() else rules
+    return rules.exclude(is_default()) if configured_default() else rules
 
 
 def is_system(rule: Rule) -> bool:
-    """Return whether it is shared by all users: loaded from a file, or configured as the default."""
-    return rule.is_system or rule.pk == named_default()
+    """Return whether all users share the rule: it was loaded from a file or is configured as the default."""
+    return rule.is_system or rule.pk == configured_default()
 
 
 def is_shared() -> Q:
     """Return the filter of the rules for which `is_system` holds."""
-    return Q(owner=None) if named_default() is None else Q(owner=None) | is_default()
+    return Q(owner=None) if configured_default() is None else Q(owner=None) | is_default()
 
 
-def named_default() -> int | None:
-    """Return ETL_GLOBAL_RULE_ID, or None if default rules are disabled."""
-    named: int | None = settings.SLUICE.etl_global_rule_id
-    return named if settings.SLUICE.etl_global_rule_enabled else None
+def configured_default() -> int | None:
+    """Return ETL_GLOBAL_RULE_ID, or None if it is not set or default rules are disabled."""
+    rule_id: int | None = settings.SLUICE.etl_global_rule_id
+    return rule_id if settings.SLUICE.etl_global_rule_enabled else None
 
 
 def is_default() -> Q:
-    named = named_default()
-    return Q(slug=DEFAULT_SLUG) if named is None else Q(pk=named)
+    rule_id = configured_default()
+    return Q(slug=DEFAULT_SLUG) if rule_id is None else Q(pk=rule_id)
 
 
 def default() -> Rule | None:
-    """Return the rule for tasks without a rule_id, or None if the configured one does not exist."""
+    """Return the rule for tasks without a rule_id, or None if it does not exist."""
     return Rule.objects.listed().filter(is_default()).first()
 
 
 def resolve(*, user: User, rule_id: int | None) -> RuleContent:
-    """Return the current content of a rule; None selects the default rule. Raises UnknownRule, which the API reports
-    as 400 at `/rule_id`, and NoDefaultRule."""
+    """Return the current content of a rule, or of the default rule if `rule_id` is None.
+
+    Raises UnknownRule and NoDefaultRule.
+    """
     if rule_id is not None:
         return as_content(require_first(visible_to(user).filter(pk=rule_id), UnknownRule))
     if not settings.SLUICE.etl_global_rule_enabled:
@@ -84,7 +87,7 @@ def resolve(*, user: User, rule_id: int | None) -> RuleContent:
 
 
 def content(*, rule_id: int, version: int) -> RuleContent:
-    """Return the content of a version, also of a deleted rule. Raises UnknownRule."""
+    """Return the content of a version, even if the rule was deleted. Raises UnknownRule."""
     return as_content(require_first(RuleVersion.objects.filter(rule_id=rule_id, version=version), UnknownRule))
 
 

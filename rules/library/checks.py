@@ -1,4 +1,4 @@
-"""A system check of the configured default rule, run by `manage.py check --database default` and by `migrate`."""
+"""System check of the configured default rule. `manage.py check --database default` and `migrate` run it."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,13 +12,13 @@ from rules.library import catalog
 
 @register(Tags.database)
 def default_rule(*, databases: Iterable[str] | None = None, **_later: Any) -> list[CheckMessage]:
-    """Warn, but raise no error: `migrate` would refuse to create the tables that the rule is stored in."""
-    if not databases or (named := catalog.named_default()) is None:
+    """Warn if the rule does not exist. It is no error, because `migrate` could not create the table of rules then."""
+    if not databases or (rule_id := catalog.configured_default()) is None:
         return []
     try:
         exists = catalog.default() is not None
     except Error:
         return []  # before the first migration
     hint = "Until it exists, requests without a rule_id get status 503."
-    message = f"ETL_GLOBAL_RULE_ID: rule {named} does not exist."
+    message = f"ETL_GLOBAL_RULE_ID: rule {rule_id} does not exist."
     return [] if exists else [CheckWarning(message, hint=hint, id="rules.W001")]

@@ -1,4 +1,4 @@
-"""The rules that a user may choose from in a form."""
+"""Choices of rules for forms."""
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -13,7 +13,8 @@ Groups = list[tuple[str, list[tuple[str, str]]]]
 def rules_for(user: User) -> tuple[str, Groups]:
     """Return the label of the default rule, or "", and the rules that the user may use, in groups.
 
-    Rules that need a language model are included, with a note if none is configured: a retry may follow once one is.
+    If no language model is configured, the rules that need one have a note. They can still be chosen, because a task
+    can be retried after a model is configured.
     """
     rules = (
         catalog.visible_to(user)
@@ -29,4 +30,4 @@ def rules_for(user: User) -> tuple[str, Groups]:
 
 
 def label(rule: Rule) -> str:
-    return requirements.marked(rule.name, mode=rule.postprocess_mode)
+    return requirements.name_with_note(rule.name, mode=rule.postprocess_mode)

@@ -1,4 +1,4 @@
-"""The content of one version of a rule, passed from the catalog to the stages."""
+"""The content of a rule version, which the catalog passes to the stages of a task."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,8 +6,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleContent:
-    """One version of a rule. `json_schema` is None only without `llm`. An empty `strategy` depends on the size.
-    `require_complete`: a task fails if pages were lost or are unsure, or if items would be left out."""
+    """The content of a rule version.
+
+    `json_schema` is always set for the mode `llm`. If `strategy` is empty, the size of the document determines it.
+    `require_complete`: a task fails if pages are missing or uncertain, or if items would be left out.
+    """
 
     rule_id: int
     version: int

@@ -1,4 +1,4 @@
-"""Creating, changing, and deleting rules, with a stored version of each state."""
+"""Creation, changes, and deletion of rules. Every state of a rule is stored as a version."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ class ChangedMeanwhile(Problem):
 
 
 def create(*, owner: User | None, slug: str | None = None, values: dict[str, Any]) -> Rule:
-    """Create a rule and its first version. `values` has FIELDS; those with defaults may be missing.
+    """Create a rule and its first version. `values` contains FIELDS; those with defaults may be missing.
 
     Raises BadInput and QuotaExceeded.
     """
@@ -42,11 +42,11 @@ def create(*, owner: User | None, slug: str | None = None, values: dict[str, Any
 
 
 def change(rules: QuerySet[Rule], rule_id: int, *, since: int | None = None, **values: Any) -> Rule:
-    """Change one of `rules`, and return it. Its version increases if any value differs.
+    """Change one of `rules` and return it. Its version is incremented if any value differs.
 
     The row is locked, so concurrent changes are applied one after another. `since` is the version that the client has
-    edited. Raises Rule.DoesNotExist, ChangedMeanwhile if a later version exists that the change would overwrite,
-    BadInput if the new values do not fit the unchanged ones, and QuotaExceeded.
+    edited. Raises Rule.DoesNotExist, ChangedMeanwhile if the change would overwrite a later version, BadInput if the
+    new values are invalid in combination with the unchanged ones, and QuotaExceeded.
     """
     with transaction.atomic():
         rule = rules.select_for_update().get(pk=rule_id)
@@ -76,7 +76,7 @@ def changed_values(rule: Rule, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def delete(rules: QuerySet[Rule], rule_id: int) -> bool:
-    """Hide one of `rules`. Return whether it existed. Tasks keep their version of it."""
+    """Delete one of `rules`. Return whether it existed. Its row is only hidden, because tasks refer to its versions."""
     return bool(rules.filter(pk=rule_id).update(deleted_at=timezone.now()))
 
 
@@ -93,7 +93,7 @@ def version_of(rule: Rule) -> RuleVersion:
 
 
 def differs(old: Any, new: Any) -> bool:
-    """Compare as JSON: in Python, 1 equals true. The order of members does not count."""
+    """Compare two values as JSON, ignoring the order of members. In Python, 1 would equal true."""
     return json_schema.canonical(old) != json_schema.canonical(new)
 
 

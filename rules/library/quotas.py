@@ -1,4 +1,4 @@
-"""Daily quota of rule versions for each user: all versions are kept. A day is in UTC, by the database's clock."""
+"""Daily quota of rule versions per user, because all versions are kept. Days are in UTC, by the database's clock."""
 
 from django.conf import settings
 from prometheus_client import Counter
@@ -15,7 +15,7 @@ class QuotaExceeded(quotas.QuotaExceeded):
 
 
 def charge(user_id: int) -> None:
-    """Charge a version. Call in the transaction that stores it. Raises QuotaExceeded."""
+    """Charge a version. Call it in the transaction that stores the version. Raises QuotaExceeded."""
     limit = settings.SLUICE.etl_daily_rule_versions
     if not RuleUsage.objects.charge(user_id, "versions", limit=limit):
         REFUSED.inc()
@@ -28,7 +28,7 @@ def delete_old() -> int:
     return RuleUsage.objects.delete_old()
 
 
-def used(user_id: int) -> int:
-    """Return the number of today's versions."""
+def used_today(user_id: int) -> int:
+    """Return the number of rule versions that the user has created today."""
     today = RuleUsage.objects.filter(user_id=user_id, day=clock.now().date())
     return today.values_list("versions", flat=True).first() or 0

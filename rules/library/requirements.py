@@ -1,4 +1,4 @@
-"""What a rule needs from the service, decided by settings only, without network access."""
+"""Requirements of rules, checked by the settings without network access."""
 
 from django.conf import settings
 
@@ -14,13 +14,13 @@ def has_model() -> bool:
 
 
 def lacks_model(mode: str) -> bool:
-    """Return whether rules of this mode cannot run, because no language model is configured.
+    """Return whether rules with this mode cannot run because no language model is configured.
 
-    This only knows the built-in mode. Modes that an operator added have requirements of their own.
+    Only the built-in mode is checked. Other requirements of custom modes are unknown here.
     """
     return mode == LLM and not has_model()
 
 
-def marked(name: str, *, mode: str) -> str:
-    """Return a rule's name for menus, with a note if it needs a language model that is missing."""
+def name_with_note(name: str, *, mode: str) -> str:
+    """Return a rule's name for menus, with a note if it needs a language model and none is configured."""
     return f"{name} ({NO_MODEL})" if lacks_model(mode) else name

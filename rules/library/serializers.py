@@ -1,4 +1,4 @@
-"""Validation of rules that clients send: every invalid field is reported."""
+"""Serializers that validate rules, with an error for each invalid field."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ SET_BY_SERVER = ("rule_id", "version", "is_system", "created_at", "updated_at")
 
 @extend_schema_field({"type": "object", "additionalProperties": True})
 class SchemaField(serializers.Field[Any, Any, Any, Any]):
-    """A JSON Schema. `RuleSerializer.read` checks it, because its errors have positions inside it."""
+    """A JSON Schema. `RuleSerializer.read` checks it, because its errors need pointers into the schema."""
 
     default_error_messages: ClassVar = {"invalid": "Must be a JSON Schema, which is an object."}
 
@@ -33,7 +33,7 @@ class SchemaField(serializers.Field[Any, Any, Any, Any]):
 
 
 class ModeField(serializers.ChoiceField):
-    """One of ETL_POSTPROCESSORS, read when a serializer is created."""
+    """One of ETL_POSTPROCESSORS. The setting is read when a serializer is created."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(choices=list(settings.ETL_POSTPROCESSORS), **options)
@@ -60,15 +60,15 @@ class RuleSerializer(StrictSerializer):
     )
     require_complete = StrictBoolean(
         default=False,
-        help_text="Whether a task fails with `incomplete_document` if pages were lost or are unsure, and with "
-        "`schema_validation` if list items do not fit.",
+        help_text="Whether a task fails with `incomplete_document` if pages are missing or uncertain, and with "
+        "`schema_validation` if list items do not match the schema.",
     )
 
     @classmethod
     def read(cls, data: Any, *, partial: bool = False) -> dict[str, Any]:
-        """Return the validated values: all of them with defaults, or with `partial` only the given ones.
+        """Return the validated values: all fields with defaults filled in or, with `partial`, only those in `data`.
 
-        Raises BadInput with a pointer for each error, also inside the schema.
+        Raises BadInput with a pointer for each error, also for errors inside the schema.
         """
         serializer = cls(data=data, partial=partial)
         found: list[InputError] = []
@@ -87,8 +87,8 @@ class RuleSerializer(StrictSerializer):
 
     def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
         for name, errors in super().refused(data):
-            is_ours = name in SET_BY_SERVER
-            yield name, [ErrorDetail("This field is set by the server.", code="read_only")] if is_ours else errors
+            is_read_only = name in SET_BY_SERVER
+            yield name, [ErrorDetail("This field is set by the server.", code="read_only")] if is_read_only else errors
         mode = data.get("postprocess_mode", LLM)
         if not self.partial and mode in WITH_SCHEMA and data.get("json_schema") is None:
             yield "json_schema", [ErrorDetail(SCHEMA_REQUIRED.detail, code=SCHEMA_REQUIRED.code)]

@@ -1,4 +1,4 @@
-"""Rule files: each file in a folder is one system rule, identified by the file's name."""
+"""Parser of rule files. Each file in a folder defines one system rule, which the file's name identifies."""
 
 import math
 import re
@@ -21,12 +21,12 @@ JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 SUFFIXES = (".json", ".yaml", ".yml")
 SLUG = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 MAX_BYTES = 1024 * 1024
-MAX_UNKNOWN = 20  # keywords in an error
+MAX_UNKNOWN = 20  # number of unknown keywords that are reported
 
 
 @dataclass(frozen=True, slots=True)
 class FileError:
-    """An error in a file, with its position."""
+    """An error in a rule file. `pointer` is its location in the file."""
 
     file: str
     pointer: str
@@ -38,7 +38,7 @@ class FileError:
 
 @dataclass(slots=True)
 class Folder:
-    """The contents of the valid files by slug, and the errors of the others. `slugs` are those of all files."""
+    """The rules of the valid files by slug, the errors of the others, and the slugs of all files."""
 
     rules: dict[str, dict[str, Any]] = field(default_factory=dict)
     slugs: set[str] = field(default_factory=set)
@@ -46,7 +46,7 @@ class Folder:
 
 
 def read(path: Path) -> Folder | None:
-    """Read a folder without its subfolders. None if it does not exist. Hidden and other files are ignored."""
+    """Read the rule files in a folder, except hidden ones. Return None if the folder does not exist."""
     try:
         files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and not file.name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):
@@ -65,16 +65,16 @@ def add_file(folder: Folder, file: Path) -> None:
         if slug in folder.slugs:
             raise invalid("Another file has the same name.")
         folder.slugs.add(slug)
-        about = file.stat()
-        folder.rules[slug] = dict(parse(file, about.st_mtime_ns, about.st_size))
+        status = file.stat()
+        folder.rules[slug] = dict(parse(file, status.st_mtime_ns, status.st_size))
     except BadInput as bad:
         folder.errors += [FileError(file.name, error.pointer, error.detail) for error in bad.errors]
     except OSError as error:
         folder.errors.append(FileError(file.name, "", f"The file cannot be read: {error.strerror}."))
 
 
-@lru_cache(maxsize=64)  # files are read every minute; the key changes with the file
-def parse(file: Path, _changed: int, size: int) -> dict[str, Any]:
+@lru_cache(maxsize=64)  # the files are read every minute; a changed file has another modification time
+def parse(file: Path, _modified: int, size: int) -> dict[str, Any]:
     if size > MAX_BYTES:
         raise invalid(f"The file is larger than {MAX_BYTES} bytes.")
     body = file.read_bytes()
@@ -83,15 +83,17 @@ def parse(file: Path, _changed: int, size: int) -> dict[str, Any]:
         raise invalid("Must be an object.")
     values = RuleSerializer.read(document)
     if unknown := list(unknown_keywords(values["json_schema"] or {})):
-        raise BadInput(*(replace(each, pointer=json_schema.PLACE + each.pointer) for each in unknown[:MAX_UNKNOWN]))
+        raise BadInput(
+            *(replace(each, pointer=json_schema.SCHEMA_POINTER + each.pointer) for each in unknown[:MAX_UNKNOWN])
+        )
     return values
 
 
 class ExactLoader(yaml.CSafeLoader):
-    """The safe loader, with numbers that keep their digits."""
+    """Safe YAML loader that keeps all digits of numbers."""
 
     def construct_number(self, node: yaml.ScalarNode) -> Any:
-        """Return a number. Raises ValueError for those that JSON does not have, such as `.inf`."""
+        """Return a number. Raises ValueError for a number that JSON cannot represent, such as `.inf`."""
         if JSON_NUMBER.fullmatch(node.value):
             return exact_json.loads(node.value)
         is_float = node.tag.endswith(":float")
@@ -106,7 +108,7 @@ for kind in ("int", "float"):
 
 
 def json_of(body: bytes) -> bytes:
-    """Convert YAML to JSON, so that both get the same checks. Raises BadInput for values that JSON does not have."""
+    """Convert YAML to JSON, so that the same checks apply to both. Raises BadInput."""
     try:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(body, Loader=yaml.CSafeLoader)):
             raise invalid("YAML aliases are not allowed: they can expand to gigabytes.")
@@ -118,7 +120,7 @@ def json_of(body: bytes) -> bytes:
     except (yaml.YAMLError, UnicodeError):
         raise invalid("Invalid YAML, or not in UTF-8.") from None
     except (TypeError, ValueError, RecursionError):
-        raise invalid("Contains a value that JSON does not have, such as a date without quotation marks.") from None
+        raise invalid("Contains a value that JSON does not support, such as a date without quotation marks.") from None
 
 
 def invalid(detail: str) -> BadInput:

@@ -1,11 +1,12 @@
-"""System rules: rows that are loaded from the included files and from ETL_RULES_DIR.
+"""System rules: rules that are loaded into the database from the included files and from ETL_RULES_DIR.
 
-A file is identified by its slug, the name without the extension. A new file creates a rule, a changed file a version,
-and a missing file hides its rule until it returns. A file in ETL_RULES_DIR replaces the included one of the same name.
+The slug of a file, its name without the extension, identifies the rule. A new file creates a rule, and a changed file
+creates a version. If a file is missing, its rule is hidden until the file exists again. A file in ETL_RULES_DIR
+replaces the included file with the same slug.
 
-`migrate` and `manage.py load_rules` load everything. A periodic task also loads changes and additions in ETL_RULES_DIR
-every minute, without a restart. It hides no rule and ignores the included files, because it may run in a worker that is
-older than the database, or that does not have the folder.
+`migrate` and `manage.py load_rules` load everything. A periodic task loads additions and changes in ETL_RULES_DIR every
+minute, so that no restart is needed. It hides no rules and ignores the included files, because its worker may run an
+older release than the database, or may not have the folder.
 """
 
 from collections.abc import Iterable
@@ -27,13 +28,13 @@ from rules.models import Rule, RuleVersion
 log = structlog.get_logger(__name__)
 
 SHIPPED = Path(__file__).parent / "shipped"
-reported: set[FileError] = set()
-LOCK = 7_017_460_288_391  # any number, the same in all processes
+reported_errors: set[FileError] = set()
+LOCK = 7_017_460_288_391  # arbitrary key of an advisory lock
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Slugs of rules by what happened to them, and the errors of files."""
+    """Slugs of the rules that were created, changed, restored, or hidden, and the errors of files."""
 
     created: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -47,15 +48,15 @@ class Outcome:
 
 
 def folder() -> Path:
-    """Return ETL_RULES_DIR. A relative path starts at the project's folder."""
+    """Return ETL_RULES_DIR. A relative path is relative to the project's folder."""
     return Path(settings.BASE_DIR) / settings.SLUICE.etl_rules_dir
 
 
 def load_all() -> Outcome:
-    """Make the system rules equal to the files. The rule of an invalid file does not change.
+    """Make the system rules match the files. The rule of an invalid file does not change.
 
-    If ETL_RULES_DIR does not exist, its rules stay: a host without the folder must not hide them from other hosts. An
-    empty folder hides them.
+    If ETL_RULES_DIR does not exist, its rules are kept, because a host without the folder must not hide them from other
+    hosts. If the folder is empty, its rules are hidden.
     """
     included, custom = parsing.read(SHIPPED) or Folder(), parsing.read(folder())
     present = included.slugs | custom.slugs if custom else None
@@ -63,16 +64,20 @@ def load_all() -> Outcome:
 
 
 def load_changes() -> Outcome:
-    """Load additions and changes in ETL_RULES_DIR. Hides no rule."""
+    """Load additions and changes in ETL_RULES_DIR, without hiding rules."""
     custom = parsing.read(folder())
     return store([custom], present=None) if custom and custom.slugs else Outcome()
 
 
 def store(folders: list[Folder], *, present: set[str] | None) -> Outcome:
-    """Store the rules of the folders. `present`: slugs that have a file; other rules are hidden. None hides none."""
+    """Store the rules of the folders.
+
+    `present`: the slugs of all files; rules with other slugs are hidden. None hides no rules.
+    """
     outcome = Outcome(errors=[error for each in folders for error in each.errors])
     with transaction.atomic():
-        sql.scalar("SELECT pg_advisory_xact_lock(%(lock)s)", lock=LOCK)  # several processes may load at the same time
+        # Several processes may load rules at the same time.
+        sql.scalar("SELECT pg_advisory_xact_lock(%(lock)s)", lock=LOCK)
         rules = {rule.slug: rule for rule in Rule.objects.select_for_update().filter(owner=None).order_by("pk")}
         wanted = dict(select(folders, known=rules))
         create({slug: values for slug, values in wanted.items() if slug not in rules}, outcome)
@@ -85,9 +90,9 @@ def store(folders: list[Folder], *, present: set[str] | None) -> Outcome:
 
 
 def log_outcome(outcome: Outcome) -> None:
-    """Log the changes, and each error once per process, because the periodic task finds it every minute."""
-    new = set(outcome.errors) - reported
-    reported.update(new)
+    """Log the changes, and each error only once per process, because the periodic task finds it every minute."""
+    new = set(outcome.errors) - reported_errors
+    reported_errors.update(new)
     for error in sorted(new, key=str):
         log.error("rule_file_unusable", file=error.file, pointer=error.pointer, reason=error.detail)
     if counts := outcome.counts():
@@ -95,7 +100,10 @@ def log_outcome(outcome: Outcome) -> None:
 
 
 def select(folders: list[Folder], *, known: Iterable[str | None]) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Yield the content of each rule from the last folder that has it. If that file is invalid, a known rule stays."""
+    """Yield the content of each rule from the last folder that has its file.
+
+    If that file is invalid, an existing rule is not changed, and a new rule is created from an earlier folder.
+    """
     last = {slug: folder for folder in folders for slug in folder.slugs}
     found = {slug: values for folder in folders for slug, values in folder.rules.items()}
     for slug, values in found.items():

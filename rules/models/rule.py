@@ -7,14 +7,14 @@ from django.db.models.functions import Cast, Coalesce, Length
 
 from rules.models.ordered import OrderedJSON
 
-# The default mode. ETL_POSTPROCESSORS defines the others, so the database has no constraint on them.
+# The default mode. ETL_POSTPROCESSORS defines all modes, so the database does not constrain the values.
 LLM = "llm"
 # Modes that require a schema.
 WITH_SCHEMA = (LLM, "einvoice")
 
 
 class RuleFields(models.Model):
-    """The content of a rule or of a version."""
+    """The fields that rules and their versions share."""
 
     name = models.CharField(max_length=200)
     description = models.TextField(default="", blank=True)
@@ -40,7 +40,7 @@ class RuleQuerySet(models.QuerySet["Rule"]):
 
 
 class Rule(RuleFields):
-    """The instructions for turning Markdown into JSON: the current content. `RuleVersion` stores every version."""
+    """A rule for turning Markdown into JSON, with its current content. `RuleVersion` stores every version of it."""
 
     rule_id = models.BigAutoField(primary_key=True)
     owner = models.ForeignKey(
@@ -82,7 +82,7 @@ class Rule(RuleFields):
 
 
 class RuleVersion(RuleFields):
-    """One version of a rule. It never changes, because tasks refer to it."""
+    """A version of a rule. It never changes, because tasks refer to it."""
 
     rule = models.ForeignKey(Rule, models.CASCADE, related_name="versions", db_index=False)
     version = models.PositiveIntegerField()

@@ -4,7 +4,7 @@ from config.platform.db.usage import DailyUsage
 
 
 class RuleUsage(DailyUsage):
-    """A user's rule versions of one day. Written by `rules.library.quotas`."""
+    """The number of rule versions that a user has created on a day. `rules.library.quotas` writes it."""
 
     versions = models.PositiveIntegerField(default=0)
 

@@ -1,4 +1,4 @@
-"""Actions on rules."""
+"""Actions on the pages of rules: delete a rule, and restore a version."""
 
 from django.urls import reverse
 
@@ -33,11 +33,11 @@ class Restore(Action):
         rule = access.visible(self.user, rule_id)
         rules = access.changeable(self.user, rule_id)
         old = access.version_of(rule, version)
-        # Validate again: the configured modes may have changed since.
+        # Validate again, because the configured modes may have changed since then.
         values = RuleSerializer.read({name: getattr(old, name) for name in FIELDS})
         try:
             changed = editing.change(rules, rule_id, **values)
-        except Rule.DoesNotExist:  # deleted meanwhile
+        except Rule.DoesNotExist:  # deleted in the meantime
             raise NoSuchRule from None
         if changed.version == rule.version:
             return f"The rule already matches version {version}. Nothing changed."

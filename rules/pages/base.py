@@ -1,4 +1,4 @@
-"""Base class of the rule pages. Rate limits are those of the API."""
+"""Base class of the pages of rules, with the rate limits of the API."""
 
 from config.platform.ui.base import Page
 from rules.api import rates

@@ -1,6 +1,6 @@
-"""The rule editor: view, create, validate while typing, and save as a new version.
+"""Pages of the rule editor: view and create rules, validate while typing, and save a new version.
 
-Every error response contains the typed text, because a rule may be an hour's work.
+Every error response contains the typed text, so that the user never loses work.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from rules.pages.forms import SCHEMA, RuleForm
 
 
 class Editor(RulesPage):
-    """The form and its context. `rule` is None for a new rule."""
+    """Base of pages with the editor's form."""
 
     audited = CHANGES
     template_name = "rules/editor.html"
@@ -30,7 +30,7 @@ class Editor(RulesPage):
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         form: RuleForm = context["form"]
         rule: Rule | None = context.get("rule")
-        is_shown_only = bool(rule) and not context.get("is_changeable") and not context.get("gone")
+        is_read_only = bool(rule) and not context.get("is_changeable") and not context.get("deleted_rule")
         return super().get_context_data(
             title=f"Rule {rule.pk}: {rule.name}" if rule else "New rule",
             field_types=explanations.field_types(), has_model=requirements.has_model(),
@@ -38,14 +38,14 @@ class Editor(RulesPage):
             typed={name: form.typed(name) for name in editing.FIELDS},
             mode_label=explanations.mode(form.typed("postprocess_mode")),
             strategy_label=explanations.strategy(form.typed("postprocess_strategy")),
-            lacks_model=requirements.lacks_model(form.typed("postprocess_mode")), is_shown_only=is_shown_only,
+            lacks_model=requirements.lacks_model(form.typed("postprocess_mode")), is_read_only=is_read_only,
             **context,
         )  # fmt: skip
 
     def show(self, **context: Any) -> HttpResponse:
         return self.render_to_response(self.get_context_data(**context))
 
-    def standing(self, rule: Rule) -> dict[str, Any]:
+    def rule_context(self, rule: Rule) -> dict[str, Any]:
         default = catalog.default()
         return {
             "is_changeable": access.is_changeable(self.user, rule),
@@ -53,14 +53,13 @@ class Editor(RulesPage):
             "is_default": default is not None and default.pk == rule.pk,
         }
 
-    def saved(self, rule: Rule, words: str) -> HttpResponse:
-        """Redirect to the rule."""
-        messages.success(self.request, words)
+    def redirect_to(self, rule: Rule, message: str) -> HttpResponse:
+        messages.success(self.request, message)
         return redirect_page(self.request, reverse("rule", args=[rule.pk]))
 
 
-class New(Editor):
-    """The editor of a new rule. `?from=` is the rule to copy."""
+class NewRulePage(Editor):
+    """The editor of a new rule. `?from=` is the ID of a rule to copy."""
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         self.count()
@@ -79,22 +78,22 @@ class New(Editor):
             rule = editing.create(owner=self.user, values=values)
         except Problem as problem:
             return self.show(form=form, save_error=problem_text(problem))
-        return self.saved(rule, f"Rule “{rule.name}” created. You can submit documents with it now.")
+        return self.redirect_to(rule, f"Rule “{rule.name}” created. You can submit documents with it now.")
 
 
-class OneRule(Editor):
-    """The page of a rule: the editor if the user may change it, else read-only."""
+class RulePage(Editor):
+    """The page of a rule: the editor if the user may change the rule, or else a read-only view."""
 
     def get(self, request: HttpRequest, rule_id: int) -> HttpResponse:
         self.count()
         rule = access.visible(self.user, rule_id)
         form = forms.of_rule(rule)
         form.read()
-        return self.show(form=form, rule=rule, **self.standing(rule))
+        return self.show(form=form, rule=rule, **self.rule_context(rule))
 
     def post(self, request: HttpRequest, rule_id: int) -> HttpResponse:
-        if gone := access.deleted(self.user, rule_id):
-            return self.show(form=RuleForm(request.POST), gone=gone)
+        if deleted_rule := access.deleted(self.user, rule_id):
+            return self.show(form=RuleForm(request.POST), deleted_rule=deleted_rule)
         rule = access.visible(self.user, rule_id)
         form = RuleForm(request.POST, rule=rule)
         try:
@@ -103,32 +102,32 @@ class OneRule(Editor):
         except editing.ChangedMeanwhile:
             return self.conflict(form, rule_id)
         except Rule.DoesNotExist:
-            return self.show(form=form, gone=rule)
+            return self.show(form=form, deleted_rule=rule)
         except Problem as problem:
-            return self.show(form=form, rule=rule, save_error=problem_text(problem), **self.standing(rule))
+            return self.show(form=form, rule=rule, save_error=problem_text(problem), **self.rule_context(rule))
 
     def save(self, form: RuleForm, rule: Rule) -> HttpResponse:
         rules = access.changeable(self.user, rule.pk)
         if (values := form.read()) is None:
-            return self.show(form=form, rule=rule, **self.standing(rule))
+            return self.show(form=form, rule=rule, **self.rule_context(rule))
         since = form.since()
         changed = editing.change(rules, rule.pk, since=since, **values)
         if changed.version == since:
-            return self.saved(changed, f"No changes: the rule is the same as version {since}.")
-        return self.saved(changed, f"Saved as version {changed.version}. New documents use this version.")
+            return self.redirect_to(changed, f"No changes: the rule is the same as version {since}.")
+        return self.redirect_to(changed, f"Saved as version {changed.version}. New documents use this version.")
 
     def conflict(self, form: RuleForm, rule_id: int) -> HttpResponse:
-        """Show the typed text with its differences from the current version. Saving again overwrites that version."""
-        now = access.visible(self.user, rule_id)
+        """Show the typed text and its differences from the current version. Saving again overwrites this version."""
+        current = access.visible(self.user, rule_id)
         typed = {**{name: form.typed(name) for name in editing.FIELDS}, SCHEMA: form.formatted() or ""}
         return self.show(
-            form=form, rule=now, began=form.since(), since=now.version,
-            overwrites=comparison.compare(forms.editor_texts(now), typed), **self.standing(now),
+            form=form, rule=current, base_version=form.since(), since=current.version,
+            overwrites=comparison.compare(forms.editor_texts(current), typed), **self.rule_context(current),
         )  # fmt: skip
 
 
-class Check(RulesPage):
-    """Validate the rule while the user types. With `format`, or if the table was edited, also return the schema."""
+class CheckPage(RulesPage):
+    """Validation while the user types. With `format`, or if the table was edited, it also returns the schema."""
 
     audited = NOTHING
     template_name = "rules/_checked.html"
@@ -137,11 +136,11 @@ class Check(RulesPage):
     def post(self, request: HttpRequest) -> HttpResponse:
         self.count()
         form = RuleForm(request.POST)
-        return self.render_to_response(self.get_context_data(form=form, **checked(form, request)))
+        return self.render_to_response(self.get_context_data(form=form, **check_context(form, request)))
 
 
-class Fields(Editor):
-    """Changes of the table of fields. The response is the check for htmx, else the editor with the changed schema."""
+class FieldsPage(Editor):
+    """Edits of the table of fields. Returns the check for htmx, or else the editor with the changed schema."""
 
     audited = NOTHING
     fragment_name = "rules/_checked.html"
@@ -150,18 +149,21 @@ class Fields(Editor):
     def post(self, request: HttpRequest) -> HttpResponse:
         self.count()
         number = whole_number(request.POST.get("rule", ""))
-        gone = access.deleted(self.user, number) if number else None
-        rule = access.visible(self.user, number) if number and not gone else None
+        deleted_rule = access.deleted(self.user, number) if number else None
+        rule = access.visible(self.user, number) if number and not deleted_rule else None
         form = RuleForm(request.POST, rule=rule)
-        context = checked(form, request) | (self.standing(rule) if rule else {})
-        return self.show(form=form, rule=rule, gone=gone, is_edited=True, **context)
+        context = check_context(form, request) | (self.rule_context(rule) if rule else {})
+        return self.show(form=form, rule=rule, deleted_rule=deleted_rule, is_edited=True, **context)
 
 
-def checked(form: RuleForm, request: HttpRequest) -> dict[str, Any]:
-    """Validate the form. Return the schema's text if the browser has another, and whether its table is another."""
+def check_context(form: RuleForm, request: HttpRequest) -> dict[str, Any]:
+    """Validate the form. Return the context of the response.
+
+    `formatted`: the schema that replaces the text in the browser, or None. `has_table`: whether the page has the table.
+    """
     form.read()
     if not request.POST.get("rule"):
         form.hide_missing_name()
-    is_wanted = form.table.is_applied or "format" in request.POST
+    is_replaced = form.table.is_applied or "format" in request.POST
     has_table = fields.SHOWN in request.POST
-    return {"formatted": form.formatted() if is_wanted else None, "has_table": has_table}
+    return {"formatted": form.formatted() if is_replaced else None, "has_table": has_table}

@@ -1,4 +1,4 @@
-"""Labels and descriptions of modes and strategies. Those that an operator added have only their names."""
+"""Labels and descriptions of modes and strategies. Custom ones are shown by their names."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ MODES = {
     "llm": ("Extract with a language model", "The model reads the Markdown and returns JSON that matches the schema."),
     "einvoice": (
         "Read e-invoices",
-        "Reads Factur-X, ZUGFeRD, XRechnung, and Peppol invoices exactly, without a model. It reads other documents.",
+        "Reads Factur-X, ZUGFeRD, XRechnung, and Peppol invoices exactly, without a model. Other files need one.",
     ),
     "skip": (
         "Markdown only",
@@ -44,8 +44,8 @@ STRATEGIES = {
 class Choice:
     value: str
     label: str
-    about: str
-    lacks: str = ""  # the unmet requirement
+    description: str
+    unmet: str = ""  # the requirement that is not met
 
 
 def field_types() -> dict[str, str]:
@@ -56,7 +56,7 @@ def field_types() -> dict[str, str]:
 def modes() -> list[Choice]:
     found = choices(settings.ETL_POSTPROCESSORS, MODES)
     return [
-        replace(each, lacks=requirements.NO_MODEL) if requirements.lacks_model(each.value) else each for each in found
+        replace(each, unmet=requirements.NO_MODEL) if requirements.lacks_model(each.value) else each for each in found
     ]
 
 
@@ -66,7 +66,7 @@ def strategies() -> list[Choice]:
 
 def choices(names: Iterable[str], known: Mapping[str, tuple[str, str]]) -> list[Choice]:
     found = {name: known.get(name, (name, "Custom, added by the operator.")) for name in names}
-    return [Choice(value=name, label=label, about=about) for name, (label, about) in found.items()]
+    return [Choice(value=name, label=label, description=text) for name, (label, text) in found.items()]
 
 
 def mode(name: str) -> str:

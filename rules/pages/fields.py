@@ -1,7 +1,8 @@
-"""A schema as a table of fields, in both directions: rows of a schema, and the schema after rows were edited.
+"""The table of a schema's fields: converts a schema to rows, and applies edits of the rows to the schema.
 
-The text of the schema is the truth. The form has the rows as they were shown and as the user left them, and only the
-differences are applied to the text. So neither edits of the text nor of the table are lost, whichever came first.
+The text of the schema is authoritative. The form contains the rows as they were shown and as the user has edited them,
+and only the differences are applied to the text. So no edits are lost if the user has edited both the text and the
+table.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,14 +14,14 @@ import orjson
 
 from config.platform.http.pointers import join, tokens
 
-# A field of the form: `field-3-name`.
+# Names of the form's inputs, such as `field-3-name`.
 NAME = "field-{}-{}"
 SHOWN = "fields_shown"
 ADD, REMOVE = "add_field", "remove_field"
 ROOT = "root"
 MAX_ROWS = 200
 MAX_LEVELS = 5
-MAX_CHARACTERS = 100_000  # a group with a long name would repeat it for each of its fields
+MAX_CHARACTERS = 100_000  # of all pointers, which repeat the name of a group for each of its fields
 OTHER = "other"
 TYPES = {
     "string": "Text",
@@ -39,7 +40,7 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A field: a property of an object. `pointer`: of its subschema. `kind`: one of TYPES."""
+    """A field: a property of an object. `pointer` is the pointer to its subschema, and `kind` is one of TYPES."""
 
     pointer: str
     name: str
@@ -54,7 +55,7 @@ class Row:
 
 
 class FieldError(ValueError):
-    """A row that cannot be applied: its number, and the reason for the user."""
+    """The edits of a row cannot be applied. Has the number of the row and the reason for the user."""
 
     def __init__(self, number: int, detail: str) -> None:
         super().__init__(detail)
@@ -63,7 +64,7 @@ class FieldError(ValueError):
 
 # ---- The rows of a schema -------------------------------------------------------------------------------------------
 def rows_of(schema: Any) -> list[Row]:
-    """Return the fields of a schema and of its groups, at most MAX_ROWS and MAX_CHARACTERS of their pointers."""
+    """Return the fields of a schema and of its groups, limited by MAX_ROWS and MAX_CHARACTERS."""
     rows: list[Row] = []
     characters = 0
     for row in walk(schema, "", 0):
@@ -94,7 +95,7 @@ def walk(schema: Any, pointer: str, level: int) -> Iterator[Row]:
 
 
 def group_in(schema: Any, pointer: str) -> tuple[Schema | None, str]:
-    """Return the object schema of a group or of the items of a list, and its pointer. None: there is none."""
+    """Return the object schema of a group or of a list's items, or None if there is none, and its pointer."""
     kind = kind_of(schema)
     if kind == "objects":
         return schema["items"], join(pointer, "items")
@@ -124,13 +125,13 @@ def types_of(schema: Schema) -> list[Any]:
 
 
 def one_line(text: str) -> str:
-    """Return a text as a browser sends the value of an input."""
+    """Return a text on one line, as browsers convert the value of an input."""
     return " ".join(text.splitlines())
 
 
 # ---- The rows of a form ---------------------------------------------------------------------------------------------
-def shown_in(data: Mapping[str, Any]) -> list[Row]:
-    """Return the rows as the form showed them: none if it has no table, or an invalid one."""
+def shown_rows(data: Mapping[str, Any]) -> list[Row]:
+    """Return the rows that the form showed, or [] if it has no table or an invalid one."""
     try:
         rows = [Row(**each) for each in orjson.loads(str(data.get(SHOWN, "")))][:MAX_ROWS]
     except (orjson.JSONDecodeError, TypeError):
@@ -145,19 +146,19 @@ def is_valid(row: Row) -> bool:
     return tokens(row.pointer)[-2:-1] == ["properties"] and isinstance(row.required, bool)
 
 
-def as_shown(rows: list[Row]) -> str:
-    """Return rows as the value of the form's field SHOWN."""
+def serialize(rows: list[Row]) -> str:
+    """Return rows as the value of the form's input SHOWN."""
     return orjson.dumps(rows).decode()
 
 
-def typed_in(data: Mapping[str, Any], shown: list[Row]) -> list[Row]:
-    """Return the rows as the user left them, in the order of `shown`."""
-    return [typed(data, number, row) for number, row in enumerate(shown)]
+def edited_rows(data: Mapping[str, Any], shown: list[Row]) -> list[Row]:
+    """Return the rows with the user's edits, in the order of `shown`."""
+    return [edited_row(data, number, row) for number, row in enumerate(shown)]
 
 
-def typed(data: Mapping[str, Any], number: int, row: Row) -> Row:
-    def text(part: str, before: str) -> str:
-        return str(data.get(NAME.format(number, part), before))
+def edited_row(data: Mapping[str, Any], number: int, row: Row) -> Row:
+    def text(part: str, default: str) -> str:
+        return str(data.get(NAME.format(number, part), default))
 
     kind = text("kind", row.kind)
     return replace(
@@ -169,46 +170,46 @@ def typed(data: Mapping[str, Any], number: int, row: Row) -> Row:
     )
 
 
-def same_table(rows: list[Row], typed_rows: list[Row], shown: list[Row]) -> bool:
-    """Return whether a browser that shows the typed rows needs no other table. Pointers may differ."""
+def same_table(rows: list[Row], edited: list[Row], shown: list[Row]) -> bool:
+    """Return whether the table in a browser, with the user's edits, equals these rows except for the pointers."""
     if [row.kind for row in shown] != [row.kind for row in rows]:
-        return False  # groups have a button
-    return [replace(row, pointer="") for row in rows] == [replace(row, pointer="") for row in typed_rows]
+        return False  # only groups have a button to add fields
+    return [replace(row, pointer="") for row in rows] == [replace(row, pointer="") for row in edited]
 
 
-def edited(schema: Any, data: Mapping[str, Any], shown: list[Row]) -> tuple[Any, str]:
+def apply_edits(schema: Any, data: Mapping[str, Any], shown: list[Row]) -> tuple[Any, str]:
     """Return the schema with the edits of a form's table, and the pointer of a field that was added, or "".
 
     Raises FieldError. Fields are added and removed first, because the buttons have the numbers of shown rows.
     """
-    left, added = typed_in(data, shown), ""
-    gone = row_of(data.get(REMOVE), shown)
-    if gone:
-        schema = remove(schema, gone.pointer)
-        inside = f"{gone.pointer}/"
-        kept = [pair for pair in zip(shown, left, strict=True) if not f"{pair[0].pointer}/".startswith(inside)]
-        shown, left = [pair[0] for pair in kept], [pair[1] for pair in kept]
+    edited, added = edited_rows(data, shown), ""
+    removed = row_of(data.get(REMOVE), shown)
+    if removed:
+        schema = remove(schema, removed.pointer)
+        inside = f"{removed.pointer}/"
+        kept = [pair for pair in zip(shown, edited, strict=True) if not f"{pair[0].pointer}/".startswith(inside)]
+        shown, edited = [pair[0] for pair in kept], [pair[1] for pair in kept]
     group = row_of(data.get(ADD), shown)
     if group or data.get(ADD) == ROOT:
         schema, added = add(schema, group.pointer if group else "")
-    return apply(schema, shown, left), added
+    return apply(schema, shown, edited), added
 
 
 def row_of(number: object, shown: list[Row]) -> Row | None:
-    """Return the row of a button's value, if there is one."""
+    """Return the row with the number in a button's value, or None."""
     numbers = {str(each): row for each, row in enumerate(shown)}
     return numbers.get(str(number))
 
 
 # ---- The schema after the rows were edited --------------------------------------------------------------------------
-def apply(schema: Any, shown: list[Row], typed: list[Row]) -> Any:
-    """Return the schema with the differences between the rows. Raises FieldError; then nothing is changed.
+def apply(schema: Any, shown: list[Row], edited: list[Row]) -> Any:
+    """Return a copy of the schema with the differences between the rows applied. Raises FieldError.
 
-    Children come before their groups, because a rename of a group changes the pointers of its children.
+    Children are changed before their groups, because renaming a group changes the pointers of its children.
     """
     changed = deepcopy(schema)
     for number in reversed(range(len(shown))):
-        before, after = shown[number], typed[number]
+        before, after = shown[number], edited[number]
         if before != after:
             change(changed, number, before, after)
     return changed
@@ -218,7 +219,7 @@ def change(schema: Any, number: int, before: Row, after: Row) -> None:
     group, name = owner_of(schema, before.pointer)
     properties = group.get("properties") if group else None
     if not isinstance(group, dict) or not isinstance(properties, dict) or name not in properties:
-        raise FieldError(number, f"The schema's text has no field “{before.name}” any more. Reload the table.")
+        raise FieldError(number, f"The field “{before.name}” no longer exists in the schema's text. Reload the table.")
     inside = properties[name]
     if not isinstance(inside, dict):
         inside = properties[name] = {}
@@ -233,7 +234,7 @@ def change(schema: Any, number: int, before: Row, after: Row) -> None:
 
 
 def owner_of(schema: Any, pointer: str) -> tuple[Any, str]:
-    """Return the object schema that has the property at a pointer, and the property's name."""
+    """Return the object schema that contains the property at a pointer, and the property's name."""
     *path, _, name = tokens(pointer)
     found = schema
     for token in path:
@@ -242,7 +243,7 @@ def owner_of(schema: Any, pointer: str) -> tuple[Any, str]:
 
 
 def of_kind(kind: str, earlier: Schema) -> Schema:
-    """Return a subschema of a kind. It keeps the texts, and whether null is allowed."""
+    """Return a subschema of another kind. It keeps the title, the description, and whether null is allowed."""
     kept: Schema = {name: earlier[name] for name in ("title", "description") if name in earlier}
     is_nullable = isinstance(earlier.get("type"), list) and "null" in earlier["type"]
     return {**new(kind, is_nullable=is_nullable), **kept}
@@ -275,21 +276,21 @@ def rename(group: Schema, old: str, name: str, number: int) -> None:
     if not name.strip():
         raise FieldError(number, "Enter a name.")
     if name in properties:
-        raise FieldError(number, f"There are two fields with the name “{name[:60]}”.")
+        raise FieldError(number, f"Another field has the name “{name[:60]}”.")
     group["properties"] = {name if each == old else each: inside for each, inside in properties.items()}
     if isinstance(group.get("required"), list):
         group["required"] = [name if each == old else each for each in group["required"]]
 
 
 def add(schema: Any, pointer: str) -> tuple[Any, str]:
-    """Return the schema with another text field in the group at a pointer, and the field's pointer."""
+    """Return the schema with a new text field in the group at a pointer, and the field's pointer."""
     changed = deepcopy(schema) or new("object", is_nullable=False)
     found = changed
     for token in tokens(pointer):
         found = found.get(token) if isinstance(found, dict) else None
     group, place = group_in(found, pointer)
     if group is None:
-        raise FieldError(0, "Only a group has fields. Choose the type “Group of fields” first.")
+        raise FieldError(0, "Only a group can have fields. Choose the type “Group of fields” first.")
     properties = dict(properties_of(group))
     name = next(each for each in names() if each not in properties)
     group["properties"] = {**properties, name: new("string", is_nullable=True)}
@@ -302,16 +303,19 @@ def names() -> Iterator[str]:
     yield from (f"field_{number}" for number in range(2, 100_000))
 
 
-def suggested(found: list[dict[str, Any]]) -> Schema:
-    """Return the schema of suggested fields: name, kind, description, required, and of lists of groups their fields."""
+def schema_of(suggestions: list[dict[str, Any]]) -> Schema:
+    """Return the schema of suggested fields.
+
+    Each has `name`, `kind`, `description`, `required` and, for a list of groups, `fields`.
+    """
     group = new("object", is_nullable=False)
-    for each in found:
+    for each in suggestions:
         name = each["name"].strip()
         if not name or name in group["properties"]:
             continue
         inside = new(each["kind"], is_nullable=True)
         if each["kind"] == "objects":
-            inside["items"] = suggested(each["fields"] or [])
+            inside["items"] = schema_of(each["fields"] or [])
         describe(inside, each["description"])
         group["properties"][name] = inside
         if each["required"]:

@@ -1,6 +1,6 @@
-"""The form of the rule editor. It builds the body of the API request, and the API's serializer validates it.
+"""The form of the rule editor. It builds the body of an API request, which the API's serializer validates.
 
-Nothing is validated twice. The API's errors are shown at their place in the text.
+So there is only one validation. The errors of the API are shown at their positions in the text.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from rules.models import Rule, RuleVersion
 from rules.pages import fields, schema_text
 from rules.pages.fields import Row
 from rules.pages.schema_text import Place, SchemaSize
-from rules.schema.json_schema import PLACE
+from rules.schema.json_schema import SCHEMA_POINTER
 
 SCHEMA = "json_schema"
 # The checkbox, and the value that a browser sends for it.
 COMPLETE, CHECKED = "require_complete", "on"
-MAX_SHOWN = 20
-UNREADABLE = "The table was not applied, because the schema's text is not valid JSON. Fix the text first."
+MAX_SHOWN = 20  # number of errors
+UNREADABLE = "The changes in the table were not applied, because the schema is not valid JSON. Fix the text first."
 NEW_SCHEMA = {
     "type": "object",
     "properties": {"title": {"type": ["string", "null"], "description": "As printed in the document."}},
@@ -36,7 +36,7 @@ NEW_SCHEMA = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormError:
-    """An error that the API would return. `place` is the position in the schema's text, `pointer` in the schema."""
+    """An error that the API would return. `pointer` is its location in the schema, `place` that in the text."""
 
     field: str
     label: str
@@ -52,29 +52,32 @@ class FormError:
 
 @dataclass(slots=True, kw_only=True)
 class FieldTable:
-    """The table of the schema's fields. `shown`: the rows that the page was sent with; `typed`: those that it returned;
-    `rows`: those to show. `is_kept`: they stay as typed, because an edit was refused or the text cannot be read.
+    """The table of the schema's fields.
+
+    `shown`: the rows that the page was rendered with; `edited`: the same rows with the user's edits; `rows`: the rows
+    to render now. `is_kept`: the edited rows are rendered, because an edit was refused or the text is not valid JSON.
     """
 
     shown: list[Row] = field(default_factory=list)
-    typed: list[Row] = field(default_factory=list)
+    edited: list[Row] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     is_edited: bool = False
-    is_applied: bool = False  # the edits are in the text
+    is_applied: bool = False  # the edits were applied to the text
     is_kept: bool = False
-    has_group: bool = True  # the schema is an object or a list of objects, or there is none yet
+    has_group: bool = True  # the schema is empty, an object, or a list of objects
     added: str = ""  # the pointer of a new field
     flaw: FormError | None = None
     refused_row: int | None = None
 
     @classmethod
     def of(cls, data: Any) -> "FieldTable":
-        shown = fields.shown_in(data)
-        typed = fields.typed_in(data, shown)
-        return cls(shown=shown, typed=typed, is_edited=typed != shown or fields.ADD in data or fields.REMOVE in data)
+        shown = fields.shown_rows(data)
+        edited = fields.edited_rows(data, shown)
+        has_edits = edited != shown or fields.ADD in data or fields.REMOVE in data
+        return cls(shown=shown, edited=edited, is_edited=has_edits)
 
     def show(self, text: str) -> None:
-        """Set the rows of a text; those of a refused edit stay as they were typed."""
+        """Set the rows from the schema's text, or keep the edited rows if an edit was refused."""
         try:
             schema = schema_text.read(text)
         except BadInput:
@@ -82,22 +85,22 @@ class FieldTable:
         else:
             self.has_group = not schema or fields.group_in(schema, "")[0] is not None
             self.is_kept = bool(self.flaw)
-        self.rows = self.typed if self.is_kept else fields.rows_of(schema)
+        self.rows = self.edited if self.is_kept else fields.rows_of(schema)
 
     @property
     def value(self) -> str:
-        return fields.as_shown(self.shown if self.is_kept else self.rows)
+        return fields.serialize(self.shown if self.is_kept else self.rows)
 
     @property
     def is_current(self) -> bool:
-        """Whether the browser already shows the rows. Replacing them would only interrupt the user."""
-        return self.is_kept or fields.same_table(self.rows, self.typed, self.shown)
+        """Whether the browser already shows these rows. Replacing them would only interrupt the user."""
+        return self.is_kept or fields.same_table(self.rows, self.edited, self.shown)
 
 
 class RuleForm(forms.Form):
-    """A rule as typed; the template renders its fields. `since`: the version that the editing started from.
+    """A rule with the typed texts. The template renders the fields.
 
-    `table` has the fields of the schema. Edits of the table are applied to the schema's text first.
+    `table` contains the fields of the schema. Edits of the table are applied to the schema's text first.
     """
 
     name = forms.CharField(required=False, strip=False)
@@ -116,40 +119,40 @@ class RuleForm(forms.Form):
         self.lacks_name = False
         self.table = FieldTable()
         if data is not None:
-            self.take_table(data)
+            self.apply_table(data)
         self.table.show(self.typed(SCHEMA))
 
-    def take_table(self, data: Any) -> None:
-        """Apply the edits of the table to the schema's text. A text that cannot be read stays, and so do the edits."""
+    def apply_table(self, data: Any) -> None:
+        """Apply the edits of the table to the schema's text. Keep both unchanged if the text is not valid JSON."""
         table = self.table = FieldTable.of(data)
         if not table.is_edited:
             return
         try:
-            schema, table.added = fields.edited(schema_text.read(self.typed(SCHEMA)), data, table.shown)
+            schema, table.added = fields.apply_edits(schema_text.read(self.typed(SCHEMA)), data, table.shown)
         except BadInput:
             table.flaw = FormError(field=fields.SHOWN, label="Fields", detail=UNREADABLE)
         except fields.FieldError as error:
-            at = fields.NAME.format(error.number, "name")
-            table.flaw = FormError(field=at, label="Fields", detail=error.detail)
+            name = fields.NAME.format(error.number, "name")
+            table.flaw = FormError(field=name, label="Fields", detail=error.detail)
             table.refused_row = error.number
         else:
             self.table.is_applied = True
             self.replace_schema(schema)
 
     def replace_schema(self, schema: Any) -> None:
-        """Replace the text of a bound form, and with it the rows of the table."""
+        """Replace the schema's text in a bound form, and update the table."""
         self.data = {**{name: self.data.get(name) for name in self.data}, SCHEMA: schema_text.write(schema)}
         self.table.show(self.typed(SCHEMA))
 
     def typed(self, name: str) -> str:
-        """Return a field as the browser shows it, with LF line ends."""
+        """Return the text of a field as the browser shows it, with LF line ends."""
         value = self.data.get(name, "") if self.is_bound else self.get_initial_for_field(self.fields[name], name)
         return normalize_newlines(str(value or ""))
 
     def body(self) -> tuple[dict[str, Any], list[InputError]]:
-        """Return the body for the API, and errors if the schema is not JSON; then the body has an empty schema.
+        """Return the body for the API, and the errors of a schema that is not JSON, which is empty in the body.
 
-        Fields that the user did not edit keep their stored values, because a browser changes their line ends.
+        Fields that the user did not edit keep their stored values, because browsers change line ends.
         """
         typed: dict[str, Any] = {name: self.typed(name) for name in FIELDS}
         untouched = editor_texts(self.rule) if self.rule else {}
@@ -164,7 +167,7 @@ class RuleForm(forms.Form):
         return {**typed, **kept}, broken
 
     def read(self) -> dict[str, Any] | None:
-        """Return the validated values. None: the API would refuse them; `flaws` and the fields have the errors."""
+        """Return the validated values, or None if they are invalid: `flaws` and the fields have the errors then."""
         body, errors = self.body()
         if not errors and body[SCHEMA] is not None:
             self.schema_size = schema_text.schema_size(body[SCHEMA])
@@ -180,12 +183,12 @@ class RuleForm(forms.Form):
         return None if self.flaws else values
 
     def hide_missing_name(self) -> None:
-        """Do not report the empty name of a new rule before the user saves it."""
-        left = [flaw for flaw in self.flaws if flaw.field != "name" or self.typed("name")]
-        self.lacks_name, self.flaws = len(left) < len(self.flaws), left
+        """Remove the error of a missing name, which is only reported when the user saves a new rule."""
+        others = [flaw for flaw in self.flaws if flaw.field != "name" or self.typed("name")]
+        self.lacks_name, self.flaws = len(others) < len(self.flaws), others
 
     def formatted(self) -> str | None:
-        """Return the formatted schema, or None if it is not JSON or too large: indentation could make it gigabytes."""
+        """Return the formatted schema, or None if it is invalid or too large. Indentation could take gigabytes."""
         try:
             schema = schema_text.read(self.typed(SCHEMA))
         except BadInput:
@@ -193,39 +196,38 @@ class RuleForm(forms.Form):
         return schema_text.write(schema) if schema is None or schema_text.schema_size(schema).is_within else None
 
     def since(self) -> int | None:
-        """Return the version that the editing started from, if the form has it."""
+        """Return the version that the user started to edit, or None."""
         return whole_number(str(self.data.get("since", ""))) or None
 
     def show(self, errors: list[InputError]) -> None:
         shown = errors[:MAX_SHOWN]
-        seek = finder(self.typed(SCHEMA), [error.pointer.removeprefix(PLACE) for error in shown])
+        find = finder(self.typed(SCHEMA), [error.pointer.removeprefix(SCHEMA_POINTER) for error in shown])
         for error in shown:
             field = field_of(error.pointer)
-            inside = error.pointer.removeprefix(PLACE) if field == SCHEMA else ""
+            inside = error.pointer.removeprefix(SCHEMA_POINTER) if field == SCHEMA else ""
             label = str(self[field].label)
-            found = seek(inside) if field == SCHEMA else None
-            self.flaws.append(FormError(field=field, label=label, detail=error.detail, pointer=inside, place=found))
+            place = find(inside) if field == SCHEMA else None
+            self.flaws.append(FormError(field=field, label=label, detail=error.detail, pointer=inside, place=place))
         if self.is_bound:
             self.is_valid()  # Django requires this before errors are added
             show_in(self, BadInput(*errors), fields=field_of)
 
 
 def field_of(pointer: str) -> str:
-    """Return the field of a pointer into the body. Errors of the whole body are shown at the schema."""
+    """Return the field that a pointer into the body refers to. Errors of the whole body are shown at the schema."""
     name = pointer.split("/")[1] if pointer.startswith("/") else ""
     return name if name in FIELDS else SCHEMA
 
 
 def finder(text: str, pointers: list[str]) -> Callable[[str], Place | None]:
-    """Return a function that finds the position of one of these pointers in the schema's text, or of its nearest
-    parent."""
+    """Return a function that returns the position of one of these pointers, or of its nearest parent, in the text."""
     if not text.strip() or schema_text.is_too_long(text):
         return lambda _: None
-    if broken := schema_text.broken_at(text):
-        return lambda _: broken
+    if syntax_error := schema_text.syntax_error_in(text):
+        return lambda _: syntax_error
     try:
         schema_text.read(text)
-    except BadInput:  # too deep to be walked
+    except BadInput:  # nested too deeply
         return lambda _: None
     known = schema_text.spans(text, pointers)
 
@@ -238,7 +240,7 @@ def finder(text: str, pointers: list[str]) -> Callable[[str], Place | None]:
 
 
 def editor_texts(rule: Rule | RuleVersion) -> dict[str, str]:
-    """Return the content of a rule as texts of the editor's fields."""
+    """Return the content of a rule as the texts of the editor's fields."""
     texts = {name: normalize_newlines(getattr(rule, name)) for name in FIELDS if name not in {SCHEMA, COMPLETE}}
     texts[COMPLETE] = CHECKED if rule.require_complete else ""
     return {**texts, "name": texts["name"].replace("\n", ""), SCHEMA: schema_text.write(rule.json_schema)}

@@ -1,4 +1,4 @@
-"""The list of the rules that a user may use."""
+"""Page with the list of rules."""
 
 from collections import Counter
 from typing import Any
@@ -14,11 +14,11 @@ from rules.pages import explanations
 from rules.pages.base import RulesPage
 
 ORDER = ("-created_at", "-rule_id")
-LOOKED_AT = 1_000  # of a user's newest documents, however many there are
+MAX_COUNTED = 1_000  # only the newest documents of a user are counted
 FILTERS = {"": "All", "mine": "Mine", "system": "System"}
 
 
-class Rules(RulesPage):
+class RuleListPage(RulesPage):
     audited = CHANGES
     template_name = "rules/list.html"
     title = "Rules"
@@ -34,7 +34,7 @@ class Rules(RulesPage):
         rows = [row(rule, self.user, used=used[rule.pk]) for rule in listing.rows]
         return super().get_context_data(
             rows=rows, listing=listing, whose=whose, filters=FILTERS, default=default.pk if default else None,
-            looked_at=min(used.total(), LOOKED_AT), is_part=used.total() >= LOOKED_AT, title=self.title, **context,
+            counted=min(used.total(), MAX_COUNTED), is_part=used.total() >= MAX_COUNTED, title=self.title, **context,
         )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def rules_of(user: User, whose: str) -> RuleQuerySet:
 
 def uses_by(user: User) -> Counter[int]:
     """Count a user's newest documents by rule, with one index scan."""
-    newest = user.etl_tasks.order_by("-created_at", "-task_id").values_list("rule_id", flat=True)[:LOOKED_AT]
+    newest = user.etl_tasks.order_by("-created_at", "-task_id").values_list("rule_id", flat=True)[:MAX_COUNTED]
     return Counter(newest)
 
 

@@ -1,6 +1,6 @@
-"""JSON Schemas as typed text: parsing like the API's bodies, formatting, and positions of the parts in the text.
+"""Texts of JSON Schemas in the editor: parsing, formatting, and positions of the parts.
 
-Positions in the text are for browsers, which count in UTF-16 code units and know no line end but LF.
+Positions are in UTF-16 code units with LF line ends, as in browsers.
 """
 
 import json
@@ -17,24 +17,24 @@ from config.platform import exact_json
 from config.platform.http import parsers
 from config.platform.http.pointers import join, tokens
 from config.platform.http.problems import BadInput, InputError
-from rules.schema.json_schema import PLACE, SAVED, compact_size, levels_of
+from rules.schema.json_schema import SAVED, SCHEMA_POINTER, compact_size, levels_of
 from rules.schema.subschemas import refusal
 
 TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 MALFORMED = "malformed"
-MAX_NAMED = 60  # characters of a name in an error
-STEP = "  "
-# Longer texts are refused without parsing: indentation never makes the largest schema this long, and finding the
-# positions of all values in some megabytes takes a minute.
-MAX_TYPED = 8 * SAVED.size
-MAX_LIST = 80  # characters of a list on one line
+MAX_NAME = 60  # characters of a name in an error
+INDENT = "  "
+# Longer texts are refused without parsing. No allowed schema is this long with indentation, and finding the positions
+# in a text of megabytes would take a minute.
+MAX_CHARACTERS = 8 * SAVED.size
+MAX_LIST = 80  # characters of a list that is written on one line
 Span = tuple[int, int]
 Tokens = Iterator[re.Match[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A position in a text. `line` counts from 1; `start` and `end`: the selection in a browser."""
+    """A position in a text. `line` counts from 1; `start` and `end` are offsets for the selection in a browser."""
 
     line: int
     start: int
@@ -43,7 +43,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaSize:
-    """Used and maximum size of a schema: bytes of compact JSON, and levels."""
+    """Size of a schema and its limit: bytes of compact JSON, and levels of nesting."""
 
     size: int
     levels: int
@@ -56,22 +56,21 @@ class SchemaSize:
 
 
 def write(schema: Any) -> str:
-    """Return a schema as indented text, with its members in order and short lists such as `["string", "null"]` on one
-    line. None gives ""."""
+    """Return a schema as indented text, or "" for None. Short lists such as `["string", "null"]` are on one line."""
     return "" if schema is None else indented(schema, "")
 
 
 def indented(value: Any, margin: str) -> str:
     if isinstance(value, dict) and value:
-        parts = [f"{flat(name)}: {indented(inside, margin + STEP)}" for name, inside in value.items()]
+        parts = [f"{flat(name)}: {indented(inside, margin + INDENT)}" for name, inside in value.items()]
         return block("{", parts, "}", margin)
     if isinstance(value, list) and value and not is_short(value):
-        return block("[", [indented(inside, margin + STEP) for inside in value], "]", margin)
+        return block("[", [indented(inside, margin + INDENT) for inside in value], "]", margin)
     return flat(value)
 
 
 def block(begin: str, parts: list[str], end: str, margin: str) -> str:
-    inside = ",\n".join(f"{margin}{STEP}{part}" for part in parts)
+    inside = ",\n".join(f"{margin}{INDENT}{part}" for part in parts)
     return f"{begin}\n{inside}\n{margin}{end}"
 
 
@@ -84,10 +83,10 @@ def flat(value: Any) -> str:
 
 
 def read(text: str) -> Any:
-    """Parse a text; None if it is empty. Raises BadInput, with pointers below `/json_schema`."""
+    """Parse a text like a body of the API. Return None if it is empty. Raises BadInput with pointers into the body."""
     if is_too_long(text):
         detail = f"Has {len(text):,} characters; the limit is {SAVED.size:,} bytes as compact JSON."
-        raise BadInput(refusal(PLACE, "too_large", detail))
+        raise BadInput(refusal(SCHEMA_POINTER, "too_large", detail))
     if not text.strip():
         return None
     body = text.encode(errors="replace")
@@ -95,40 +94,41 @@ def read(text: str) -> Any:
         orjson.loads(body)
     except orjson.JSONDecodeError as error:
         detail = f"This is not JSON: {error.msg}."
-        raise BadInput(InputError(pointer=PLACE, code=MALFORMED, detail=detail)) from None
+        raise BadInput(InputError(pointer=SCHEMA_POINTER, code=MALFORMED, detail=detail)) from None
     require_unique_members(text)
     try:
         return parsers.load(body, is_exact=True)
     except BadInput as refused:
         found = [
-            InputError(pointer=PLACE + each.pointer, code=each.code, detail=each.detail) for each in refused.errors
+            InputError(pointer=SCHEMA_POINTER + each.pointer, code=each.code, detail=each.detail)
+            for each in refused.errors
         ]
         raise BadInput(*found) from None
 
 
 def require_unique_members(text: str) -> None:
-    """Raise BadInput if an object has a member twice: one of them would be lost without notice."""
+    """Raise BadInput if an object has a member twice, because one of them would be lost silently."""
 
     def unique(members: list[tuple[str, Any]]) -> None:
         names = Counter(name for name, _ in members)
         for name in (name for name, count in names.items() if count > 1):
-            detail = f"An object has the member {name[:MAX_NAMED]!r} more than once."
-            raise BadInput(InputError(pointer=PLACE, code=MALFORMED, detail=detail))
+            detail = f"An object has the member {name[:MAX_NAME]!r} more than once."
+            raise BadInput(InputError(pointer=SCHEMA_POINTER, code=MALFORMED, detail=detail))
 
-    with suppress(RecursionError):  # refused as too deep
+    with suppress(RecursionError):  # `parsers.load` rejects it as too deep
         json.loads(text, object_pairs_hook=unique)
 
 
 def is_too_long(text: str) -> bool:
-    return len(text) > MAX_TYPED
+    return len(text) > MAX_CHARACTERS
 
 
-def broken_at(text: str) -> Place | None:
+def syntax_error_in(text: str) -> Place | None:
     """Return the position of the first syntax error, or None."""
     try:
         orjson.loads(text.encode(errors="replace"))
     except orjson.JSONDecodeError as error:
-        # Beyond the end of the text, only the end can be selected.
+        # The error can be beyond the end of the text, which cannot be selected.
         start = min(error.pos, len(text))
         return place(text, (start, min(start + 1, len(text))))
     return None
@@ -139,47 +139,55 @@ def schema_size(schema: Any) -> SchemaSize:
 
 
 def place(text: str, span: Span) -> Place:
-    start, end = (offset if text.isascii() else units(text[:offset]) for offset in span)
+    start, end = (offset if text.isascii() else utf16_length(text[:offset]) for offset in span)
     return Place(line=text.count("\n", 0, span[0]) + 1, start=start, end=end)
 
 
-def units(text: str) -> int:
+def utf16_length(text: str) -> int:
     return len(text.encode("utf-16-le", errors="surrogatepass")) // 2
 
 
 def spans(text: str, pointers: Iterable[str]) -> dict[str, Span]:
-    """Return the positions of some values and of those around them, by JSON Pointer: of a scalar itself, of an object
-    or list its name or bracket.
+    """Return the positions of the values at these JSON Pointers, and of all values that contain them, by pointer.
 
-    `read` must have accepted the text: it is JSON of bounded depth. The pointers of all values could take gigabytes.
+    The position of a scalar is its text. The position of an object or list is its name or, without one, its bracket.
+    `read` must have accepted the text, so that it is JSON of limited depth. Positions of all values are not returned,
+    because their pointers could take gigabytes.
     """
     found: dict[str, Span] = {}
     following = TOKEN.finditer(text)
-    note_value(next(following), following, "", found, wanted=[tokens(each) for each in pointers], name=None)
+    record_value(next(following), following, "", found, wanted=[tokens(each) for each in pointers], name=None)
     return found
 
 
-# The pointers that lead to a value or into it, as the tokens that are left. Empty: none does.
-Wanted = list[list[str]]
+# The remaining tokens of the requested pointers that lead to a value or into it. Empty if no pointer does.
+Remaining = list[list[str]]
 
 
-def inside(wanted: Wanted, name: object) -> Wanted:
+def inside(wanted: Remaining, name: object) -> Remaining:
+    """Return the remaining tokens below a member or item."""
     return [rest[1:] for rest in wanted if rest and rest[0] == str(name)]
 
 
-def note_value(
-    first: re.Match[str], following: Tokens, pointer: str, found: dict[str, Span], *, wanted: Wanted, name: Span | None
+def record_value(
+    first: re.Match[str],
+    following: Tokens,
+    pointer: str,
+    found: dict[str, Span],
+    *,
+    wanted: Remaining,
+    name: Span | None,
 ) -> None:
     token = first[0]
     if wanted:
         found[pointer] = name or first.span() if token in "{[" else first.span()
     if token == "{":
-        note_members(following, pointer, found, wanted)
+        record_members(following, pointer, found, wanted)
     elif token == "[":
-        note_items(following, pointer, found, wanted)
+        record_items(following, pointer, found, wanted)
 
 
-def note_members(following: Tokens, pointer: str, found: dict[str, Span], wanted: Wanted) -> None:
+def record_members(following: Tokens, pointer: str, found: dict[str, Span], wanted: Remaining) -> None:
     for token in following:
         if token[0] == "}":
             return
@@ -189,10 +197,10 @@ def note_members(following: Tokens, pointer: str, found: dict[str, Span], wanted
         name = orjson.loads(token[0]) if wanted else ""
         left = inside(wanted, name)
         at = join(pointer, name) if left else ""
-        note_value(next(following), following, at, found, wanted=left, name=token.span())
+        record_value(next(following), following, at, found, wanted=left, name=token.span())
 
 
-def note_items(following: Tokens, pointer: str, found: dict[str, Span], wanted: Wanted) -> None:
+def record_items(following: Tokens, pointer: str, found: dict[str, Span], wanted: Remaining) -> None:
     index = 0
     for token in following:
         if token[0] == "]":
@@ -202,4 +210,4 @@ def note_items(following: Tokens, pointer: str, found: dict[str, Span], wanted: 
             continue
         left = inside(wanted, index) if wanted else []
         at = join(pointer, index) if left else ""
-        note_value(token, following, at, found, wanted=left, name=None)
+        record_value(token, following, at, found, wanted=left, name=None)

@@ -1,4 +1,4 @@
-"""The versions of a rule, and the comparison of two."""
+"""Pages of the versions of a rule, and the comparison of two versions."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ from rules.pages import comparison, explanations, forms
 from rules.pages.base import RulesPage
 
 
-class Versions(RulesPage):
-    """The list, newest first, and the comparison of the versions `?old=` and `?new=`."""
+class VersionListPage(RulesPage):
+    """The list of versions, newest first, and the comparison of the versions `?old=` and `?new=`."""
 
     audited = CHANGES
     template_name = "rules/versions.html"
@@ -35,28 +35,28 @@ class Versions(RulesPage):
 
 
 def compared_versions(request: HttpRequest, rule: Rule) -> tuple[int, int]:
-    """Return the two versions to compare: the requested ones, else the newest two."""
+    """Return the two versions to compare: the requested ones, or else the newest two."""
     old, new = (whole_number(request.GET.get(name, "")) for name in ("old", "new"))
     return (old, new) if old and new else (rule.version - 1, rule.version)
 
 
-class Version(RulesPage):
-    """One version, read-only."""
+class VersionPage(RulesPage):
+    """Read-only page of a version."""
 
     audited = CHANGES
     template_name = "rules/version.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         rule = access.visible(self.user, self.kwargs["rule_id"])
-        kept = access.version_of(rule, self.kwargs["version"])
+        version = access.version_of(rule, self.kwargs["version"])
         return super().get_context_data(
-            rule=rule, kept=kept, is_changeable=access.is_changeable(self.user, rule),
-            title=f"{kept.name}, version {kept.version}", **content_context(kept), **context,
+            rule=rule, version=version, is_changeable=access.is_changeable(self.user, rule),
+            title=f"{version.name}, version {version.version}", **content_context(version), **context,
         )  # fmt: skip
 
 
 def content_context(content: Rule | RuleVersion) -> dict[str, Any]:
-    """Return the content of a rule for the read-only view."""
+    """Return the template context of a rule's content for the read-only view."""
     return {
         "texts": forms.editor_texts(content),
         "mode_label": explanations.mode(content.postprocess_mode),

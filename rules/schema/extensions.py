@@ -1,6 +1,6 @@
-"""Extension keywords of schemas: the merge of the pieces of a long document, and the checks afterwards.
+"""Extension keywords of schemas, which control the merging of a long document's pieces and later checks.
 
-Validators ignore unknown keywords, so a misspelled value would have no effect, and the user would not notice.
+Validators ignore these keywords, so this module reports invalid uses. They would have no effect otherwise.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from rules.schema.subschemas import ITEM, MEMBER, Parts, refusal
 
 CODE = "invalid_extension"
 REQUIRE_COMPLETE = "x-require-complete"
-# The types that each value of `x-merge` is for. Without a type, all are allowed.
+# The values of `x-merge`, and the types that each value supports. Schemas without a type support all values.
 LISTS, TEXTS = frozenset({"array"}), frozenset({"string"})
 NUMBERS = frozenset({"number", "integer"})
 ONE_VALUE = NUMBERS | TEXTS | {"boolean", "object"}
@@ -27,10 +27,7 @@ MERGES = {
 
 
 def extension_errors(parts: Parts) -> Iterator[InputError]:
-    """Yield wrong uses of the extension keywords.
-
-    Raises TooManyEvaluations: paths may be long, and lead through schemas with many members.
-    """
+    """Yield the errors of extension keywords. Raises TooManyEvaluations if following paths takes too many steps."""
     for pointer, part in parts.parts.items():
         for name, check in CHECKS.items():
             if name in part.schema and (detail := check(parts, pointer, part.schema[name])):
@@ -42,8 +39,8 @@ def merge_error(parts: Parts, pointer: str, value: Any) -> str:
         return f"Must be one of: {', '.join(MERGES)}."
     kinds = kinds_of(parts, pointer)
     if kinds - MERGES[value]:
-        fitting = ", ".join(name for name, allowed in MERGES.items() if not kinds - allowed)
-        return f"Must fit the type: {fitting or 'no value does'}."
+        supported = ", ".join(name for name, allowed in MERGES.items() if not kinds - allowed)
+        return f"The type supports: {supported or 'no value'}."
     if value == "max" and "string" in kinds and parts.parts[pointer].schema.get("format") not in ("date", "date-time"):
         return "Only numbers and strings with the format date or date-time have a maximum."
     return ""
@@ -88,11 +85,11 @@ CHECKS = {
 
 # ---- Paths through a schema -----------------------------------------------------------------------------------------
 def applied(parts: Parts, pointers: list[str]) -> list[str]:
-    """Return the parts that apply to the same value, also through references. Raises TooManyEvaluations."""
+    """Return these parts and all parts that apply to the same value, by references too. Raises TooManyEvaluations."""
     found = dict.fromkeys(pointers)
     waiting = list(found)
     while waiting:
-        parts.spend(len(parts.parts[waiting[-1]].steps))
+        parts.count_steps(len(parts.parts[waiting[-1]].steps))
         new = [target for target in parts.parts[waiting.pop()].applied if target not in found]
         found |= dict.fromkeys(new)
         waiting += new
@@ -100,13 +97,13 @@ def applied(parts: Parts, pointers: list[str]) -> list[str]:
 
 
 def reached(parts: Parts, pointers: list[str], kind: str, name: str | None = None) -> list[str]:
-    """Return the parts for a member of this name, or for the items."""
+    """Return the parts that apply to the items, or to the member with this name."""
     steps = [step for pointer in applied(parts, pointers) for step in parts.parts[pointer].inner]
     return [step.target for step in steps if step.applies_to(kind, name)]
 
 
 def kinds_of(parts: Parts, pointer: str) -> frozenset[str]:
-    """Return the types that a part allows, except null. Empty if it names none."""
+    """Return the types that a part allows, except null, or an empty set if it does not restrict the type."""
     kinds = (parts.parts[each].schema.get("type") for each in applied(parts, [pointer]))
     named = next((kind for kind in kinds if kind is not None), ())
     return frozenset([named] if isinstance(named, str) else named) - {"null"}

@@ -1,8 +1,8 @@
-"""JSON Schemas of users: checked when a rule is saved, and applied to responses of language models.
+"""Validation of users' JSON Schemas when a rule is saved, and of language models' responses against them.
 
-They are untrusted input to a library that could fetch remote references and cannot be interrupted. So nothing is
-fetched, patterns match in linear time (no look-around, no back-references), and a schema that would take too much time
-or memory is refused before it is compiled (`rules/schema/subschemas.py`).
+The schemas are untrusted input to a library that could fetch remote references and cannot be interrupted. So remote
+references are refused, patterns match in linear time (no look-around, no back-references), and a schema that would take
+too much time or memory is refused before it is compiled (`rules/schema/subschemas.py`).
 
 `format` is enforced: a schema with `"format": "date"` accepts only dates.
 """
@@ -25,18 +25,18 @@ from config.platform.http.pointers import join
 from config.platform.http.problems import MAX_ERRORS, InputError
 from rules.schema import subschemas
 from rules.schema.extensions import extension_errors
-from rules.schema.messages import message, nearest, pointer_to
+from rules.schema.messages import message, pointer_to, specific_errors
 from rules.schema.subschemas import MAX_LEVELS, Part, Parts, refusal
 
-PLACE = "/json_schema"  # in the body of a request, or in a rule's file
+SCHEMA_POINTER = "/json_schema"  # of the schema in the body of a request or in a rule file
 MAX_PATTERNS = 50
 MAX_MESSAGE = 300
 MAX_DIGITS, MAX_EXPONENT = 100, 500  # of a number
-READABLE = 50  # decimal places of a number that is written out
-# Most evaluations for a list of all errors, at 15 µs and 400 bytes each. Beyond it, only the first is reported.
+MAX_PLAIN = 50  # digits of a number without an exponent
+# Maximum number of evaluations (15 µs and 400 bytes each) to list all errors. Above it, only the first one is reported.
 MAX_WORK = 100_000
 METASCHEMA_EVALUATIONS = 50
-# A pattern that exceeds this, such as `(\w{9}){999}`, is refused. Compiling one may take milliseconds.
+# A pattern that exceeds these limits, such as `(\w{9}){999}`, is refused. Compiling a pattern can take milliseconds.
 PATTERNS = jsonschema_rs.RegexOptions(size_limit=1024 * 1024, dfa_size_limit=1024 * 1024)
 DRAFTS = {
     uri.rstrip("#"): uri
@@ -48,17 +48,20 @@ DRAFTS = {
         "http://json-schema.org/draft-04/schema#",
     )
 }
-# Checks hold the GIL for up to half a second. In all threads at once, they would stop the process.
-checking = threading.RLock()
+# A check holds the GIL for up to half a second. The lock prevents checks in all threads from blocking the process.
+check_lock = threading.RLock()
 LATEST = "https://json-schema.org/draft/2020-12/schema"
 TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """`size` in bytes of compact JSON, `depth` in levels of JSON, `evaluations` of one value at most. Typical schemas
-    need tens or hundreds. `pointers`: the characters of the JSON Pointers to all values, which checks and the library
-    keep for each part: under a name of 30,000 characters, ten thousand parts would take gigabytes."""
+    """Limits of a schema.
+
+    `size`: bytes of compact JSON. `depth`: levels of JSON. `evaluations`: of a single value; typical schemas need tens
+    or hundreds. `pointers`: characters of the JSON Pointers to all values, which checks and the library store for each
+    part. Under a name of 30,000 characters, ten thousand parts would take gigabytes.
+    """
 
     size: int
     depth: int
@@ -72,24 +75,24 @@ APPLIED = Bounds(size=256 * 1024, depth=96, evaluations=20_000, pointers=16_000_
 
 
 class SchemaRefused(ValueError):
-    """`check` finds errors in the schema."""
+    """The schema has errors, which `check` returns."""
 
 
 # ---- Interface ------------------------------------------------------------------------------------------------------
 
 
 def check(schema: Any, *, bounds: Bounds = SAVED) -> list[InputError]:
-    """Return the errors of a schema, at most MAX_ERRORS. Pointers start at the rule: `/json_schema/type`."""
+    """Return the errors of a schema, at most MAX_ERRORS. Pointers start at the rule, such as `/json_schema/type`."""
     try:
-        with checking:
-            found = next((errors for errors in map(list, findings(schema, bounds)) if errors), [])
+        with check_lock:
+            found = next((errors for errors in map(list, check_results(schema, bounds)) if errors), [])
     except subschemas.TooManyEvaluations:
         detail = f"The schema is too complex: validating one value could take more than {bounds.evaluations:,} steps."
         found = [refusal("", "too_complex", detail)]
-    except (RecursionError, ValueError):  # raised by the library, if the bounds missed something
+    except (RecursionError, ValueError):  # raised by the library in cases that the bounds do not cover
         found = [refusal("", "invalid", "This JSON Schema cannot be used.")]
     return [
-        InputError(pointer=(PLACE + error.pointer)[:MAX_MESSAGE], code=error.code, detail=error.detail)
+        InputError(pointer=(SCHEMA_POINTER + error.pointer)[:MAX_MESSAGE], code=error.code, detail=error.detail)
         for error in found[:MAX_ERRORS]
     ]
 
@@ -104,27 +107,27 @@ def errors(schema: dict[str, Any], instance: Any, limit: int = 20) -> list[tuple
         return [("", f"Must not be nested deeper than {MAX_LEVELS} levels.")]
     compiled = compiled_from(canonical(schema))
     found = all_errors(compiled.validator, as_decimals(instance), evaluations=compiled.evaluations)
-    messages = ((pointer_to(error), message(error)) for each in found for error in nearest(each))
+    messages = ((pointer_to(error), message(error)) for each in found for error in specific_errors(each))
     return list(islice(dict.fromkeys(messages), limit))
 
 
 def canonical(schema: Any) -> str:
-    """Return a schema as canonical JSON: equal schemas give equal text. In JSON Schema, 1 equals 1.0, but not true."""
-    return exact_json.dumps(plain(schema), is_sorted=True).decode()
+    """Return a schema as canonical JSON: equal schemas have equal texts. 1 equals 1.0, but not true."""
+    return exact_json.dumps(with_canonical_numbers(schema), is_sorted=True).decode()
 
 
 # ---- Checking -------------------------------------------------------------------------------------------------------
 
 
-def findings(schema: Any, bounds: Bounds) -> Iterator[Iterable[InputError]]:
-    """Yield the errors of each check. A check is only possible, or cheap enough, if the previous ones found nothing."""
+def check_results(schema: Any, bounds: Bounds) -> Iterator[Iterable[InputError]]:
+    """Yield the errors of each check. Each check needs a schema that has passed the previous ones."""
     yield size_errors(schema, bounds)
     yield remote_references(schema, "")
     yield draft_errors(schema)
     parts = Parts(schema)
     yield [*parts.problems, *pattern_errors(parts)]
     yield complexity_errors(parts, bounds)
-    yield extension_errors(parts) if bounds is SAVED else ()  # older rules still apply
+    yield extension_errors(parts) if bounds is SAVED else ()  # not for rules that were saved before these checks
     yield compile_errors(schema)
 
 
@@ -145,7 +148,7 @@ def size_errors(schema: Any, bounds: Bounds) -> Iterator[InputError]:
 
 
 def long_numbers(value: Any, pointer: str = "") -> Iterator[str]:
-    """Yield the pointers to numbers that the library would take long to compare."""
+    """Yield the pointers to numbers that are too long for fast comparisons by the library."""
     if isinstance(value, dict | list):
         for name, inside in value.items() if isinstance(value, dict) else enumerate(value):
             yield from long_numbers(inside, join(pointer, name))
@@ -161,7 +164,7 @@ def compact_size(schema: Any) -> int:
 
 
 def pointers_size(value: Any, length: int) -> int:
-    """Return the characters of the JSON Pointers to all values in a value, whose own has `length`."""
+    """Return the total length of the pointers to all values in a value, whose own pointer has this length."""
     if isinstance(value, dict):
         return length + sum(pointers_size(inside, length + 1 + len(name)) for name, inside in value.items())
     if isinstance(value, list):
@@ -170,9 +173,11 @@ def pointers_size(value: Any, length: int) -> int:
 
 
 def remote_references(value: Any, pointer: str, *, names: bool = False) -> Iterator[InputError]:
-    """Yield the references out of the schema, also in places that validators ignore, because servers of language models
-    receive the schema too. Data such as `enum` may contain anything. `names`: the members are names, such as
-    those of properties, and not keywords."""
+    """Yield the errors of references to other schemas.
+
+    Also checks places that validators ignore, because servers of language models receive the schema too, but not data
+    such as `enum`. `names`: the members are names, such as those of properties, instead of keywords.
+    """
     if isinstance(value, list):
         for index, inside in enumerate(value):
             yield from remote_references(inside, join(pointer, index))
@@ -187,7 +192,7 @@ def remote_references(value: Any, pointer: str, *, names: bool = False) -> Itera
 
 
 def draft_errors(schema: dict[str, Any]) -> Iterator[InputError]:
-    """Yield violations of the schema's draft, one error for each position."""
+    """Yield the violations of the draft's schema for schemas, one per position."""
     broken = all_errors(dialect(draft_of(schema) or LATEST), as_decimals(schema), evaluations=METASCHEMA_EVALUATIONS)
     found = {pointer_to(error): error for error in reversed(list(broken))}
     for pointer, error in sorted(found.items()):
@@ -236,13 +241,13 @@ def compile_errors(schema: dict[str, Any]) -> Iterator[InputError]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """A compiled schema. `evaluations`: the maximum number of evaluations of one value."""
+    """A compiled schema. `evaluations`: the maximum number of evaluations of a single value."""
 
     validator: jsonschema_rs.Validator
     evaluations: int
 
 
-@lru_cache(maxsize=128)  # of at most 64 KB of text each
+@lru_cache(maxsize=128)  # schemas of at most 64 KB
 def compiled_from(text: str) -> Compiled:
     schema = exact_json.loads(text)
     if check(schema, bounds=APPLIED):
@@ -253,7 +258,7 @@ def compiled_from(text: str) -> Compiled:
 
 
 def compile_schema(schema: dict[str, Any]) -> jsonschema_rs.Validator:
-    """Compile without the root's `$id`: all references are local, and the library may know that name."""
+    """Compile a schema without the root's `$id`, by which the library may know another schema."""
     nameless = {name: inside for name, inside in schema.items() if name not in ("$id", "id")}
     return jsonschema_rs.validator_for(
         as_decimals(nameless), offline=True, validate_formats=True, pattern_options=PATTERNS
@@ -262,12 +267,12 @@ def compile_schema(schema: dict[str, Any]) -> jsonschema_rs.Validator:
 
 @lru_cache
 def dialect(uri: str) -> jsonschema_rs.Validator:
-    """Return the validator of schemas of a draft. The library includes the metaschemas."""
+    """Return the validator of a draft's schemas. The library includes the metaschemas."""
     return jsonschema_rs.validator_for({"$schema": uri, "$ref": uri}, offline=True)
 
 
 def draft_of(schema: dict[str, Any]) -> str | None:
-    """Return the URI of a schema's draft. The default is the latest; None if it is unknown."""
+    """Return the URI of a schema's draft, by default the latest, or None if the draft is unknown."""
     named = schema.get("$schema", LATEST)
     return DRAFTS.get(named.removesuffix("#")) if isinstance(named, str) else None
 
@@ -283,17 +288,18 @@ def levels_of(value: Any, *, max_levels: int) -> int:
 
 
 def size_of(value: Any) -> int:
-    """Return the number of values in a value, itself included. The value must have passed `nested_deeper`."""
+    """Return the number of values in a value, including itself. The nesting must be limited: see `nested_deeper`."""
     if isinstance(value, dict):
         return 1 + sum(map(size_of, value.values()))
     return 1 + sum(map(size_of, value)) if isinstance(value, list) else 1
 
 
-def plain(value: Any) -> Any:
+def with_canonical_numbers(value: Any) -> Any:
+    """Return a value whose equal numbers, such as 1 and 1.0, have the same text."""
     if isinstance(value, dict):
-        return {name: plain(inside) for name, inside in value.items()}
+        return {name: with_canonical_numbers(inside) for name, inside in value.items()}
     if isinstance(value, list):
-        return [plain(inside) for inside in value]
+        return [with_canonical_numbers(inside) for inside in value]
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return value
     number = Decimal(str(value))
@@ -301,11 +307,11 @@ def plain(value: Any) -> Any:
     if is_small:
         return int(number)
     short = exact_json.comparable(number)
-    return Number(format(Decimal(short), "f") if abs(number.adjusted()) < READABLE else short)
+    return Number(format(Decimal(short), "f") if abs(number.adjusted()) < MAX_PLAIN else short)
 
 
 def as_decimals(value: Any) -> Any:
-    """Return a value with its Decimals as plain ones: the library takes them exactly, but no subclass."""
+    """Return a value with exact Decimals instead of subclasses, which the library does not accept."""
     if isinstance(value, dict):
         return {name: as_decimals(inside) for name, inside in value.items()}
     if isinstance(value, list):
@@ -314,8 +320,8 @@ def as_decimals(value: Any) -> Any:
 
 
 def all_errors(validator: jsonschema_rs.Validator, instance: Any, *, evaluations: int) -> Iterator[ValidationError]:
-    """Yield the errors, or only the first if a complete list might take too long: the library collects all errors
-    before it returns the first."""
+    """Yield the errors, or only the first one if the complete list could take too long: the library collects all errors
+    before it returns the first one."""
     if validator.is_valid(instance):
         return
     if evaluations * size_of(instance) <= MAX_WORK:

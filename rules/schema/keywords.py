@@ -1,4 +1,4 @@
-"""Unknown keywords of schemas. Validators ignore them, so a typo in a rule file would have no effect."""
+"""Unknown keywords in schemas. They are reported for rule files, because validators ignore typos."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ from config.platform.http.problems import InputError
 from rules.schema.extensions import CHECKS
 from rules.schema.subschemas import Parts, refusal
 
-# https://json-schema.org/draft/2020-12/schema, and names that earlier drafts have for some of these.
+# Keywords of https://json-schema.org/draft/2020-12/schema, and their names in earlier drafts.
 CORE = (
     "$schema $id id $ref $anchor $dynamicRef $dynamicAnchor $recursiveRef $recursiveAnchor $vocabulary $comment $defs"
     " definitions"
@@ -29,7 +29,7 @@ KEYWORDS = frozenset(f"{CORE} {APPLICATORS} {ASSERTIONS} {ANNOTATIONS}".split())
 
 
 def unknown_keywords(schema: dict[str, Any]) -> Iterator[InputError]:
-    """Yield the keywords that no validator knows, with their places. The schema has passed `json_schema.check`."""
+    """Yield an error for each unknown keyword. The schema must have passed `json_schema.check`."""
     for pointer, part in Parts(schema).parts.items():
         for name in part.schema:
             if name not in KEYWORDS:

@@ -1,6 +1,6 @@
-"""Messages of validation errors. They do not quote values, as the library's do, because values may be private.
+"""Messages of validation errors. Unlike those of the library, they do not quote values, which may be private.
 
-Language models receive them too, when a request is repeated, so a message describes the correct value.
+Language models receive the messages too, to correct a response. So a message describes the correct value.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,13 +16,13 @@ from config.platform.http.pointers import join
 
 MAX_NAMES = 10
 MAX_MESSAGE = 300
-# By keyword of the schema, from the library's error.
+# Messages by keyword. The argument is the `kind` of the library's error.
 MESSAGES: dict[str, Callable[[Any], str]] = {
     "type": lambda kind: f"Must be of type {' or '.join(kind.types)}.",
     "required": lambda kind: f"The member {kind.property!r} is missing.",
     **dict.fromkeys(
         ("additionalProperties", "unevaluatedProperties"),
-        lambda kind: f"Must not have the members {listed(kind.unexpected)}.",
+        lambda kind: f"Must not have the members {join_names(kind.unexpected)}.",
     ),
     **dict.fromkeys(("additionalItems", "unevaluatedItems"), lambda _kind: "Has too many items."),
     "minimum": lambda kind: f"Must be at least {kind.value}.",
@@ -38,8 +38,8 @@ MESSAGES: dict[str, Callable[[Any], str]] = {
     "maxProperties": lambda kind: f"Must have at most {kind.value} members.",
     "pattern": lambda kind: f"Must match the pattern {kind.value}",
     "format": lambda kind: f"Must be in the format {kind.value}.",
-    "const": lambda kind: f"Must be {written(kind.value)}.",
-    "enum": lambda kind: f"Must be one of: {', '.join(map(written, kind.value))}",
+    "const": lambda kind: f"Must be {as_json(kind.value)}.",
+    "enum": lambda kind: f"Must be one of: {', '.join(map(as_json, kind.value))}",
     "uniqueItems": lambda _kind: "Must not contain duplicate items.",
     "contains": lambda _kind: "Must have an item that matches the schema in `contains`.",
     "propertyNames": lambda _kind: "Has a member whose name is not allowed.",
@@ -50,7 +50,7 @@ MESSAGES: dict[str, Callable[[Any], str]] = {
 
 
 def message(error: ValidationError) -> str:
-    """Return a sentence such as `Must be of type number.`, at most MAX_MESSAGE characters."""
+    """Return a sentence such as `Must be of type number.` with at most MAX_MESSAGE characters."""
     kind = error.kind
     if isinstance(kind, Kind.OneOfMultipleValid):
         return "Matches more than one of the alternatives in `oneOf`."
@@ -58,21 +58,21 @@ def message(error: ValidationError) -> str:
     return (template(kind) if template else f"Violates `{kind.name}`.")[:MAX_MESSAGE]
 
 
-def written(value: Any) -> str:
-    return exact_json.dumps(exact(value)).decode()
+def as_json(value: Any) -> str:
+    return exact_json.dumps(with_exact_numbers(value)).decode()
 
 
-def exact(value: Any) -> Any:
-    """Return a value from the library with Numbers, which can be written."""
+def with_exact_numbers(value: Any) -> Any:
+    """Return a value from the library with its numbers as `Number`, which is serialized without loss."""
     if isinstance(value, dict):
-        return {name: exact(inside) for name, inside in value.items()}
+        return {name: with_exact_numbers(inside) for name, inside in value.items()}
     if isinstance(value, list):
-        return [exact(inside) for inside in value]
+        return [with_exact_numbers(inside) for inside in value]
     is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
     return Number(str(value)) if is_number else value
 
 
-def listed(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     first, *more = [repr(name[:50]) for name in names][: MAX_NAMES + 1]
     return ", ".join([first, *more[: MAX_NAMES - 1], *(["…"] if len(more) >= MAX_NAMES else [])])
 
@@ -84,18 +84,19 @@ def pointer_to(error: ValidationError) -> str:
     return pointer
 
 
-def nearest(error: ValidationError) -> Iterable[ValidationError]:
-    """Return the errors of the closest alternative if none matches, because "matches none" does not help.
+def specific_errors(error: ValidationError) -> Iterable[ValidationError]:
+    """Return the error, or the errors of the closest alternative if no alternative matches.
 
-    The closest alternative expects a value of this type, and has the fewest errors.
+    "Matches none of the alternatives" would not help. The closest alternative allows the value's type, and has the
+    fewest errors.
     """
     if not isinstance(error.kind, Kind.AnyOf | Kind.OneOfNotValid):
         return [error]
-    wanted = [
-        branch for branch in error.kind.context if branch and not any(is_other_kind(each, error) for each in branch)
+    candidates = [
+        branch for branch in error.kind.context if branch and not any(is_other_type(each, error) for each in branch)
     ]
-    return [inner for each in min(wanted, key=len) for inner in nearest(each)] if wanted else [error]
+    return [inner for each in min(candidates, key=len) for inner in specific_errors(each)] if candidates else [error]
 
 
-def is_other_kind(inner: ValidationError, outer: ValidationError) -> bool:
+def is_other_type(inner: ValidationError, outer: ValidationError) -> bool:
     return isinstance(inner.kind, Kind.Type | Kind.Constant) and inner.instance_path == outer.instance_path

@@ -1,8 +1,9 @@
-"""The subschemas of a JSON Schema, their references, and a bound on the evaluations of a value.
+"""The subschemas of a JSON Schema, their references, and an upper bound on the evaluations of a value.
 
-A validator evaluates every path through a schema that an instance allows. Twenty definitions that each refer twice to
-the next one are a kilobyte of schema and a million paths: seconds of work, and gigabytes of errors for an instance `5`,
-in a library that cannot be interrupted. So evaluations are counted before the schema is compiled.
+A validator evaluates every path through a schema that an instance allows. For example, twenty definitions that each
+refer twice to the next one are only a kilobyte, but have a million paths. For the instance `5`, that is seconds of work
+and gigabytes of errors, in a library that cannot be interrupted. So the evaluations are counted before the schema is
+compiled.
 """
 
 import re
@@ -19,19 +20,19 @@ from config.platform.http.problems import MAX_POINTER, InputError
 # Limits of the analysis: the sum of evaluations over all parts, and the steps between parts.
 MAX_TOTAL = 50_000
 MAX_STEPS = 100_000
-# For each `unevaluatedProperties`, the library copies the names in the schemas beside it, once for each reference to
-# them, in 70 bytes each.
+# For each `unevaluatedProperties`, the library copies the names in all schemas that apply to the same value, once per
+# reference to them. Each copy takes 70 bytes.
 MAX_COPIES = 100_000
-# Levels of an instance. Recursive schemas are followed to this depth.
+# Maximum levels of an instance, and so the depth to which recursive schemas are followed.
 MAX_LEVELS = 64
 
 INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 ANCHORS = ("$anchor", "$dynamicAnchor")
 DATA = frozenset({"const", "enum", "default", "examples"})
-ROOT_ONLY = ("$id", "id", "$schema")  # in subschemas they would change the meaning of references, or the dialect
+ROOT_ONLY = ("$id", "id", "$schema")  # in a subschema, they would change the base of references or the dialect
 SAME, ITEM, MEMBER, NAME, DEFINITION = "same", "item", "member", "name", "definition"
-# The values that each keyword's schemas apply to: the same value, or values inside it.
+# The values that the schemas of each keyword apply to: the same value, or values inside it.
 SINGLE = {
     **dict.fromkeys(("not", "if", "then", "else"), SAME),
     **dict.fromkeys(("items", "additionalItems", "unevaluatedItems", "contains"), ITEM),
@@ -45,13 +46,13 @@ MAPS = {
     **dict.fromkeys(("$defs", "definitions"), DEFINITION),
 }
 UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
-# Keywords for the members or items that another keyword does not name.
+# Keywords that apply to all members or items for which another keyword has no schemas.
 REST = {"additionalProperties": "properties", "items": "prefixItems", "additionalItems": "items"}
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step from a schema to a subschema. `only`: applies to this member or item; `others`: to all except these."""
+    """A step from a schema to a subschema. It applies only to the member or item `only`, or to all except `others`."""
 
     kind: str
     target: str
@@ -59,7 +60,7 @@ class Step:
     others: frozenset[str | int] = frozenset()
 
     def applies_to(self, kind: str, key: str | int | None) -> bool:
-        """Return whether the step applies to a member or item. None stands for one that no schema names."""
+        """Return whether the step applies to a member or item. `key` is None for one that no schema names."""
         return self.kind == kind and (self.only == key if self.only is not None else key not in self.others)
 
 
@@ -70,7 +71,7 @@ class Part:
 
     @property
     def applied(self) -> list[str]:
-        """The parts that are applied to the same value."""
+        """The parts that also apply to the value of this part."""
         return [step.target for step in self.steps if step.kind == SAME]
 
     @property
@@ -79,11 +80,11 @@ class Part:
 
 
 class TooManyEvaluations(Exception):
-    """A value could be evaluated too often, or the analysis of the schema takes too many steps."""
+    """A value could need too many evaluations, or the analysis of the schema takes too many steps."""
 
 
 class Parts:
-    """The parts of a schema by JSON Pointer, and the errors of their references. The nesting must be bounded.
+    """The parts of a schema by JSON Pointer, and the errors of their references. The nesting must be limited.
 
     Raises TooManyEvaluations for more than MAX_STEPS steps.
     """
@@ -93,15 +94,15 @@ class Parts:
         self.parts: dict[str, Part] = {}
         self.anchors: dict[str, str] = {}
         self.problems: list[InputError] = []
-        self.left = MAX_STEPS
+        self.remaining_steps = MAX_STEPS
         self.add(schema, "")
         for pointer in iter_growing(self.parts):
             self.resolve_references(pointer)
 
-    def spend(self, steps: int) -> None:
-        """Count steps before they are made. Raises TooManyEvaluations."""
-        self.left -= steps
-        if self.left < 0:
+    def count_steps(self, steps: int) -> None:
+        """Count the next steps. Raises TooManyEvaluations if they exceed MAX_STEPS."""
+        self.remaining_steps -= steps
+        if self.remaining_steps < 0:
             raise TooManyEvaluations
 
     def add(self, schema: dict[str, Any], pointer: str) -> None:
@@ -112,7 +113,7 @@ class Parts:
         self.collect_anchors(schema, pointer)
         for kind, relative, inside, rest in subschemas_in(schema):
             if isinstance(inside, dict):  # true and false have no subschemas
-                self.spend(1)
+                self.count_steps(1)
                 target = pointer + relative
                 part.steps.append(Step(kind, target, **rest))
                 self.add(inside, target)
@@ -122,7 +123,7 @@ class Parts:
             text = schema.get(name)
             if not isinstance(text, str):
                 continue
-            if name in ANCHORS or text.startswith("#"):  # an anchor, as it was written up to draft 7
+            if name in ANCHORS or text.startswith("#"):  # an anchor in the syntax of draft 7 and earlier
                 self.add_anchor(text.removeprefix("#"), pointer, name)
             elif pointer and (name != "id" or "draft-04" in str(self.root.get("$schema"))):
                 where = join(pointer, name)
@@ -134,15 +135,15 @@ class Parts:
             self.problems.append(refusal(join(pointer, name), "duplicate_anchor", detail))
 
     def resolve_references(self, pointer: str) -> None:
-        """Resolve a part's references, and add parts that are not known yet."""
+        """Resolve the references of a part, and add their targets to the parts."""
         part = self.parts[pointer]
         for name in REFERENCES:
             reference = part.schema.get(name)
             if not isinstance(reference, str) or not reference.startswith("#"):
-                continue  # `remote_references` reports these
+                continue  # `remote_references` reports other references
             target, schema = self.resolve(reference)
             if isinstance(schema, dict):
-                self.spend(1)
+                self.count_steps(1)
                 part.steps.append(Step(SAME, target))
                 self.add(schema, target)
             elif not isinstance(schema, bool):
@@ -150,7 +151,7 @@ class Parts:
                 self.problems.append(refusal(where, "unresolved", "The reference does not point to a schema."))
 
     def resolve(self, reference: str) -> tuple[str, Any]:
-        """Return the target of a reference and its schema, which is None if there is none."""
+        """Return the pointer to the target of a reference, and the target's schema, or None if it does not exist."""
         name = unquote(reference[1:])
         if name and not name.startswith("/"):
             target = self.anchors.get(name, "")
@@ -169,7 +170,7 @@ def refusal(pointer: str, code: str, detail: str) -> InputError:
 
 
 def subschemas_in(schema: dict[str, Any]) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
-    """Yield the possible subschemas: kind, pointer, value, and the keyword arguments of its Step."""
+    """Yield the possible subschemas: kind, pointer, value, and keyword arguments for the Step."""
     for name, kind in SINGLE.items():
         if name in schema:
             yield kind, f"/{name}", schema[name], {"others": named_by(schema, REST.get(name))}
@@ -183,16 +184,16 @@ def subschemas_in(schema: dict[str, Any]) -> Iterator[tuple[str, str, Any, dict[
 
 def named_by(schema: dict[str, Any], name: str | None) -> frozenset[str | int]:
     """Return the members or items for which a keyword has schemas."""
-    by = schema.get(name or "")
-    if isinstance(by, dict):
-        return frozenset(by)
-    return frozenset(range(len(by))) if isinstance(by, list) else frozenset()
+    schemas = schema.get(name or "")
+    if isinstance(schemas, dict):
+        return frozenset(schemas)
+    return frozenset(range(len(schemas))) if isinstance(schemas, list) else frozenset()
 
 
 def member_at(value: Any, token: str) -> Any:
     """Return the member or item at a token of a JSON Pointer, or None.
 
-    RFC 6901 has no leading zeros. With them, one part would have any number of pointers.
+    RFC 6901 does not allow leading zeros. With them, a part could have any number of pointers.
     """
     if isinstance(value, dict):
         return value.get(token)
@@ -202,7 +203,7 @@ def member_at(value: Any, token: str) -> Any:
 
 
 def iter_growing(parts: dict[str, Part]) -> Iterator[str]:
-    """Yield the names, including those that are added during the iteration."""
+    """Yield the pointers to all parts, including those that are added during the iteration."""
     seen = 0
     while seen < len(parts):
         batch = list(parts)[seen:]
@@ -214,7 +215,7 @@ def iter_growing(parts: dict[str, Part]) -> Iterator[str]:
 
 
 class InfiniteRecursion(Exception):
-    """A part applies itself to the same value again: `{"$ref": "#"}`."""
+    """A part applies itself to the same value again, such as `{"$ref": "#"}`."""
 
     def __init__(self, pointer: str) -> None:
         self.pointer = pointer
@@ -230,17 +231,20 @@ def evaluations(parts: Parts, *, limit: int) -> int:
     if copies(parts, applied) > MAX_COPIES:
         raise TooManyEvaluations
     roots = {"", *(step.target for part in parts.parts.values() for step in part.inner)}
-    ways: dict[str, list[list[tuple[str, int]]]] = {}
-    left = MAX_STEPS
+    branches_of: dict[str, list[list[tuple[str, int]]]] = {}
+    remaining = MAX_STEPS
     for pointer in roots:
-        ways[pointer] = branches(parts, applied[pointer], limit=left)
-        left -= sum(map(len, ways[pointer]))
-    # The bound for each root, for instances of one level, then of one level more in each round.
+        branches_of[pointer] = branches(parts, applied[pointer], limit=remaining)
+        remaining -= sum(map(len, branches_of[pointer]))
+    # The bound of each root for instances of one level, and then of one more level in each round.
     costs = {pointer: applied[pointer].total() for pointer in roots}
     for _ in range(MAX_LEVELS):
         deeper = {
             pointer: max(
-                [costs[pointer], *(sum(count * costs[target] for target, count in way) for way in ways[pointer])]
+                [
+                    costs[pointer],
+                    *(sum(count * costs[target] for target, count in branch) for branch in branches_of[pointer]),
+                ]
             )
             for pointer in roots
         }
@@ -253,7 +257,7 @@ def evaluations(parts: Parts, *, limit: int) -> int:
 
 
 def expanded(parts: Parts) -> dict[str, Counter[str]]:
-    """Return, for each part, the parts that are applied to the same value, with counts."""
+    """Return, for each part, the parts that apply to the same value, with their counts."""
     try:
         order = list(TopologicalSorter({pointer: part.applied for pointer, part in parts.parts.items()}).static_order())
     except CycleError as error:
@@ -274,12 +278,14 @@ def expanded(parts: Parts) -> dict[str, Counter[str]]:
 def copies(parts: Parts, applied: dict[str, Counter[str]]) -> int:
     """Return the number of steps that the library copies for the keywords `unevaluatedProperties` and
     `unevaluatedItems`."""
-    watching = (pointer for pointer, part in parts.parts.items() if not part.schema.keys().isdisjoint(UNEVALUATED))
-    return sum(count * len(parts.parts[each].steps) for pointer in watching for each, count in applied[pointer].items())
+    unevaluated = (pointer for pointer, part in parts.parts.items() if not part.schema.keys().isdisjoint(UNEVALUATED))
+    return sum(
+        count * len(parts.parts[each].steps) for pointer in unevaluated for each, count in applied[pointer].items()
+    )
 
 
 def branches(parts: Parts, applied: Counter[str], *, limit: int) -> list[list[tuple[str, int]]]:
-    """Return, for each member or item that the schemas distinguish, the parts that evaluate it, with counts."""
+    """Return, for each member or item that the schemas distinguish, the parts that apply to it, with their counts."""
     steps = [(step, count) for pointer, count in applied.items() for step in parts.parts[pointer].inner]
     unnamed = [(step, count) for step, count in steps if step.only is None]
     named: defaultdict[tuple[str, str | int | None], list[tuple[str, int]]] = defaultdict(list)

@@ -336,7 +336,7 @@ def test_the_second_of_two_tabs_resolves_the_edit_conflict(
     accessible(second)
     rule.refresh_from_db()
     assert rule.system_prompt == "From the first tab."
-    second.get_by_role("button", name="Save mine over version 2").click()
+    second.get_by_role("button", name="Overwrite version 2").click()
     expect(second.get_by_role("status").first).to_contain_text("version 3")
     rule.refresh_from_db()
     assert (rule.version, rule.system_prompt) == (3, "From the second tab.")

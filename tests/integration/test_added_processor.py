@@ -1,4 +1,4 @@
-"""An added processor: one class (`tests.integration.words`) and one entry in ETL_POSTPROCESSORS. B22."""
+"""A custom post-processor: a class (`tests.integration.words`) and its entry in ETL_POSTPROCESSORS. B22."""
 
 from io import BytesIO
 from typing import Any
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("rehearsed")
 
 
 @pytest.fixture(autouse=True)
-def added(settings: Any, rehearsed: object) -> None:
+def _custom_processor(settings: Any, rehearsed: object) -> None:
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, words.MODE: words.PATH}
 
 
@@ -37,7 +37,7 @@ def submit(api: APIClient, text: str, *, rule: dict[str, Any]) -> Task:
     return Task.objects.get(pk=response.json()["task_id"])
 
 
-def test_a_rule_may_name_an_added_processor_without_a_schema(api: APIClient) -> None:
+def test_a_rule_can_use_a_custom_processor_without_a_schema(api: APIClient) -> None:
     """B22, B23."""
     rule = make_rule(api)
     path = f"{RULES}/{rule['rule_id']}"
@@ -52,8 +52,8 @@ def test_a_rule_may_name_an_added_processor_without_a_schema(api: APIClient) -> 
 @pytest.mark.parametrize(
     ("prompt", "data"), [("", {"words": [2, 3]}), ("three", {"words": [0, 1]}), ("seven", None)], ids=str
 )
-def test_a_rule_with_an_added_processor_can_be_tried(api: APIClient, prompt: str, data: object) -> None:
-    """B22, B27: null is data as well."""
+def test_a_rule_with_a_custom_processor_can_be_tested(api: APIClient, prompt: str, data: object) -> None:
+    """B22, B27: null is valid data too."""
     rule = make_rule(api, system_prompt=prompt)
     markdown = "<!-- page: 1 -->\none two\n<!-- page: 2 -->\nthree four five"
 
@@ -66,7 +66,7 @@ def test_a_rule_with_an_added_processor_can_be_tried(api: APIClient, prompt: str
 
 
 @pytest.mark.parametrize(("prompt", "data"), [("Hello.", {"words": [1]}), ("Goodbye.", None)])
-def test_a_task_with_an_added_processor_is_processed(api: APIClient, prompt: str, data: object) -> None:
+def test_a_task_with_a_custom_processor_is_processed(api: APIClient, prompt: str, data: object) -> None:
     """B22, B15."""
     task = submit(api, "Hello. World.", rule=make_rule(api, system_prompt=prompt))
     assert run(task) == [True, True]
@@ -80,7 +80,7 @@ def test_a_task_with_an_added_processor_is_processed(api: APIClient, prompt: str
 
 
 def test_a_task_with_a_removed_processor_fails_with_a_reason(api: APIClient, settings: Any) -> None:
-    """B22: an entry may have been removed, or be missing in a worker."""
+    """B22: the entry may have been removed from the setting, or be missing in a worker's settings."""
     task = submit(api, "Hello.", rule=make_rule(api))
     settings.ETL_POSTPROCESSORS = {"skip": settings.ETL_POSTPROCESSORS["skip"]}
     run(task)

@@ -39,7 +39,7 @@ def test_it_shows_a_list_and_a_page_of_each_model(pages: Client, failed: Job, de
         assert str(row) in text_of(pages.get(page_of(row)))
 
 
-def test_it_opens_lists_that_are_empty(pages: Client) -> None:
+def test_it_opens_empty_lists(pages: Client) -> None:
     for model in LISTS:
         assert pages.get(list_of(model)).status_code == 200
 
@@ -73,29 +73,29 @@ def test_explanations_for_staff_do_not_refer_to_staff() -> None:
 
 
 def test_it_marks_slots_that_claims_skip(pages: Client, slots: int, dataset: Dataset, settings: LazySettings) -> None:
-    """The limit was lowered, and the rows remain."""
+    """The rows of slots remain when their limit is lowered."""
     Slot.objects.provide(count=2, dataset=dataset)
     Dataset.objects.of_functions().update(max_concurrency=1)
-    most = Slot.objects.filter(dataset=None).count() - 1
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_db_slots": most})
-    Slot.objects.filter(dataset=None, number=most).update(token=1, lease_until=timezone.now() + timedelta(minutes=1))
+    limit = Slot.objects.filter(dataset=None).count() - 1
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_db_slots": limit})
+    Slot.objects.filter(dataset=None, number=limit).update(token=1, lease_until=timezone.now() + timedelta(minutes=1))
 
-    of_others = Slot.objects.filter(dataset__kind="documents")
-    states = {slot: text_of(pages.get(page_of(slot))) for slot in Slot.objects.difference(of_others)}
+    of_documents = Slot.objects.filter(dataset__kind="documents")
+    states = {slot: text_of(pages.get(page_of(slot))) for slot in Slot.objects.difference(of_documents)}
 
     unused = {str(slot) for slot, text in states.items() if "not in use" in text}
-    assert unused == {f"all #{most + 1}", f"{dataset} #2"}
+    assert unused == {f"all #{limit + 1}", f"{dataset} #2"}
     assert text_of(pages.get(list_of("slot"))).count("not in use") == 2
 
 
 def test_it_finds_a_link_by_its_leaked_url(pages: Client, delivered: Receipt) -> None:
-    """By a URL, a token, or a truncated one."""
+    """The search term can be a URL, a token, a truncated token, or an ID."""
     link = links.mint(delivered)
     token = links.token_of(link)
     url = f"https://sluice.example{links.path_of(link)}"
-    for found in (url, f"  {url}&x=1 ", token, token[:40], link.pk.hex, str(link.pk)):
-        shown = pages.get(list_of("link", q=found)).context["cl"].result_list
-        assert [row.pk for row in shown] == [link.pk], found
+    for term in (url, f"  {url}&x=1 ", token, token[:40], link.pk.hex, str(link.pk)):
+        shown = pages.get(list_of("link", q=term)).context["cl"].result_list
+        assert [row.pk for row in shown] == [link.pk], term
     assert not pages.get(list_of("link", q=url.replace(link.pk.hex, "0" * 32))).context["cl"].result_list
 
 
@@ -109,7 +109,7 @@ def test_a_link_leads_to_the_revocation_of_its_receipt(pages: Client, delivered:
     assert revoke not in text_of(pages.get(page_of(link)))
 
 
-def test_an_empty_history_is_shown_as_such(pages: Client, failed: Job) -> None:
+def test_it_explains_an_empty_history(pages: Client, failed: Job) -> None:
     text = text_of(pages.get(page_of(failed, "history")))
     assert "No changes have been made in the admin." in text
     assert "added via this admin site" not in text
@@ -149,9 +149,9 @@ def test_it_finds_rows_by_search(pages: Client, failed: Job, model: str, query: 
 
 # ---- Permissions --------------------------------------------------------------------------------------------------
 def test_other_users_are_redirected_to_the_login(alice: User) -> None:
-    nobody, owner = Client(), Client()
+    anonymous, owner = Client(), Client()
     owner.force_login(alice)
-    for client, model in product((nobody, owner), LISTS):
+    for client, model in product((anonymous, owner), LISTS):
         response = client.get(list_of(model))
         assert (response.status_code, response["Location"].partition("?")[0]) == (302, "/admin/login/")
 
@@ -198,7 +198,7 @@ def test_lists_refuse_unknown_filters() -> None:
     assert [each for each in site._registry.values() if not isinstance(each, RestrictedFilters)] == []
 
 
-def test_lists_accept_offered_filters_and_filters_of_links(pages: Client, failed: Job) -> None:
+def test_lists_accept_their_own_filters_and_those_of_links(pages: Client, failed: Job) -> None:
     for model, query in (
         ("job", {"user__id__exact": failed.user_id, "dataset__id__exact": 1, "status__exact": "failed"}),
         ("job", {"created_at__gte": "2024-01-01T00:00:00Z", "finished_at__isnull": "False"}),
@@ -214,8 +214,8 @@ def test_lists_accept_offered_filters_and_filters_of_links(pages: Client, failed
 
 
 # ---- Accounts -----------------------------------------------------------------------------------------------------
-def helper() -> User:
-    """Create a user who may change accounts, and is no superuser."""
+def account_manager() -> User:
+    """Create a user who may change accounts but is not a superuser."""
     user = User.objects.create_user("hal", is_staff=True)
     user.user_permissions.set(
         Permission.objects.filter(codename__in=("view_user", "change_user", "add_user", "change_group"))
@@ -226,12 +226,12 @@ def helper() -> User:
 def test_only_superusers_change_groups(alice: User) -> None:
     """A user who may change a group could grant its members any permission."""
     client, group = Client(), Group.objects.create(name="desk")
-    client.force_login(helper())
+    client.force_login(account_manager())
     assert client.post(reverse("admin:auth_group_change", args=[group.pk]), {"name": "mine"}).status_code == 403
 
 
 def test_account_managers_cannot_grant_permissions(alice: User) -> None:
-    hal, client = helper(), Client()
+    hal, client = account_manager(), Client()
     client.force_login(hal)
     form = {
         "is_staff": "on",
@@ -252,7 +252,7 @@ def test_account_managers_cannot_grant_permissions(alice: User) -> None:
 
 
 def test_account_managers_cannot_change_other_staff(pages: Client, staff: User, alice: User) -> None:
-    hal, client = helper(), Client()
+    hal, client = account_manager(), Client()
     client.force_login(hal)
     other = User.objects.create_user("olga", is_staff=True)
     new = {"password1": "aZ9!kkkkqq", "password2": "aZ9!kkkkqq", "usable_password": "true", "set-password": "1"}
@@ -338,7 +338,7 @@ def test_it_deletes_only_unused_datasets(pages: Client, failed: Job) -> None:
 
 
 # ---- Accounts -----------------------------------------------------------------------------------------------------
-def test_it_revokes_a_token_and_shows_no_digest(pages: Client, alice: User, api: APIClient) -> None:
+def test_it_revokes_tokens_without_showing_their_digests(pages: Client, alice: User, api: APIClient) -> None:
     token = AuthToken.objects.get(user=alice)
     text = text_of(pages.get(list_of("knox_authtoken")))
     assert token.token_key[:8] in text
@@ -357,7 +357,7 @@ def test_it_revokes_a_token_and_shows_no_digest(pages: Client, alice: User, api:
     assert pages.post(button, {"_form_submitted": "true"}).status_code == 404
 
 
-def test_accounts_can_be_deactivated_and_not_deleted(pages: Client, alice: User) -> None:
+def test_accounts_can_be_deactivated_but_not_deleted(pages: Client, alice: User) -> None:
     text = text_of(pages.get(reverse("admin:auth_user_change", args=[alice.pk])))
     assert "This form" not in text
     assert pages.get(reverse("admin:auth_user_password_change", args=[alice.pk])).status_code == 200
@@ -379,8 +379,8 @@ def test_the_login_redirects_to_the_index(staff: User) -> None:
     assert client.get("/admin/").status_code == 200
 
 
-# ---- The first page -----------------------------------------------------------------------------------------------
-def test_the_base_url_shows_the_index(client: Client) -> None:
+# ---- The start page -----------------------------------------------------------------------------------------------
+def test_the_root_url_shows_the_start_page(client: Client) -> None:
     text = text_of(client.get("/"))
 
     paths = re.findall(r'<a [^>]*href="([^"]+)"', text)

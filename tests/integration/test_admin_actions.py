@@ -1,4 +1,4 @@
-"""C2: staff actions on rows: confirmed, done by POST, reported, logged, and idempotent."""
+"""C2: staff actions on rows. They need a confirmation by POST, report their results, are logged, and are idempotent."""
 
 import json
 from datetime import timedelta
@@ -61,15 +61,15 @@ def test_get_requests_change_nothing(pages: Client, failed: Job, delivered: Rece
 
 
 def test_a_page_has_only_applicable_buttons(pages: Client, failed: Job, dataset: Dataset, alice: User) -> None:
-    waiting = make_job(dataset, alice, chunks=1, key="EWR")
-    for job, there, absent in ((failed, "retry", "cancel"), (waiting, "cancel", "retry")):
+    pending = make_job(dataset, alice, chunks=1, key="EWR")
+    for job, present, absent in ((failed, "retry", "cancel"), (pending, "cancel", "retry")):
         text = text_of(pages.get(page_of(job)))
-        assert f'href="{page_of(job, there)}"' in text
+        assert f'href="{page_of(job, present)}"' in text
         assert page_of(job, absent) not in text
 
 
-def test_selected_rows_beyond_the_limit_are_left(pages: Client, failed: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """C2: for any number of selected rows, only the processed ones are read."""
+def test_it_skips_selected_rows_beyond_the_limit(pages: Client, failed: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C2: only the processed rows are read, however many are selected."""
     monkeypatch.setattr(confirmed_actions, "MAX_ROWS", 1)
     chunks = list(failed.chunks.order_by("-pk"))
 
@@ -136,7 +136,7 @@ def test_it_retries_selected_jobs_and_logs_the_action(
 def test_a_repeated_action_does_nothing(pages: Client, failed: Job) -> None:
     action, fields = form_in(pages.get(page_of(failed, "retry")))
     pages.post(action, fields)
-    fail(failed, chunks=1)  # it has run and failed again before the second request arrives
+    fail(failed, chunks=1)  # the job has failed again before the second request arrives
 
     response = pages.post(action, fields)
 
@@ -145,13 +145,13 @@ def test_a_repeated_action_does_nothing(pages: Client, failed: Job) -> None:
     assert Job.objects.get(pk=failed.pk).status == "failed"
 
 
-def test_it_retries_only_a_delivery(pages: Client, failed: Job) -> None:
+def test_it_retries_a_failed_delivery_without_chunks(pages: Client, failed: Job) -> None:
     fail(failed, chunks=0)
 
     assert messages_of(press(pages, failed, "retry")) == ["Retried 1 export. Delivery queued; no chunks had failed."]
 
 
-def test_a_retry_over_the_owner_s_quota_is_refused_with_the_reason(pages: Client, failed: Job, alice: User) -> None:
+def test_it_refuses_a_retry_over_the_owner_s_quota_with_the_reason(pages: Client, failed: Job, alice: User) -> None:
     Allowance.objects.create(user=alice, daily_chunks=0)
 
     (words,) = messages_of(press(pages, failed, "retry"))
@@ -169,7 +169,7 @@ def test_it_cancels_jobs(pages: Client, dataset: Dataset, alice: User) -> None:
 
 
 def test_a_replay_creates_one_job_for_the_owner(pages: Client, failed: Job, alice: User) -> None:
-    """The new job has the owner of the old one, and its link the same client."""
+    """The new job has the owner of the old one, and its link is bound to the same client."""
     Job.objects.filter(pk=failed.pk).update(network="192.0.2.0/24", agent="0123456789abcdef")
     action, fields = form_in(pages.get(page_of(failed, "replay")))
 
@@ -182,10 +182,10 @@ def test_a_replay_creates_one_job_for_the_owner(pages: Client, failed: Job, alic
     assert records() == {(str(failed.pk), f"Replayed: New export {new.pk}.")}
 
 
-def test_a_long_action_stops_at_its_deadline_and_lists_the_rest(
+def test_a_long_action_stops_at_its_deadline_and_reports_the_rest(
     pages: Client, failed: Job, dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An unavailable broker costs two seconds a row."""
+    """If the broker is unavailable, each row takes two seconds."""
     another = make_job(dataset, alice, chunks=1, key="EWR")
     fail(another, chunks=1)
     monkeypatch.setattr(confirmed_actions, "TIME_LIMIT_SECONDS", -1.0)
@@ -225,7 +225,7 @@ def test_it_retries_chunks_of_several_jobs(pages: Client, failed: Job, dataset: 
 
 
 def test_it_releases_the_chunk_of_a_lost_worker_immediately(pages: Client, dataset: Dataset, alice: User) -> None:
-    """C2, A11, A13: the previous holder is fenced off, and its slot stays taken until its call has ended."""
+    """C2, A11, A13: the previous holder is fenced off, and its slot is held until its call has ended."""
     make_job(dataset, alice, chunks=1)
     held = claim()
     lose_messages()
@@ -252,14 +252,14 @@ def test_a_repeated_release_does_not_affect_the_next_worker(pages: Client, datas
     claim()
     action, fields = form_in(pages.get(page_of(Chunk.objects.get(), "release")))
     pages.post(action, fields)
-    next_one = claim()
+    next_claim = claim()
 
     assert messages_of(pages.post(action, fields))[-1] == "Unchanged: 1 chunk. Changed since you selected it."
-    leases.renew(next_one)
+    leases.renew(next_claim)
 
 
 def test_a_lease_is_withdrawn_only_from_the_displayed_holder(dataset: Dataset, alice: User) -> None:
-    """A11: also if the row changed after it was read."""
+    """A11: even if the row has changed since it was read."""
     make_job(dataset, alice, chunks=1)
     first = claim()
     assert lost_leases.withdraw(first.chunk_id, token=first.token)
@@ -296,7 +296,7 @@ def test_an_invalidated_file_is_not_reused(pages: Client, delivered: Receipt, da
 
 def test_a_file_replaced_in_the_meantime_is_not_invalidated(pages: Client, delivered: Receipt) -> None:
     action, fields = form_in(pages.get(page_of(File.objects.get(), "invalidate")))
-    File.objects.update(etag="a later one's")
+    File.objects.update(etag="of a later file")
 
     assert messages_of(pages.post(action, fields)) == ["Unchanged: 1 file. Changed since you selected it."]
     assert File.objects.exists()
@@ -304,18 +304,18 @@ def test_a_file_replaced_in_the_meantime_is_not_invalidated(pages: Client, deliv
 
 def test_a_revoked_link_is_unusable_and_can_be_replaced(pages: Client, delivered: Receipt, settings: Any) -> None:
     link = Link.objects.get()
-    nobody = links.LinkClient(address=None, user_agent="")
+    unknown_client = links.LinkClient(address=None, user_agent="")
 
     assert messages_of(press(pages, link, "revoke")) == ["Revoked 1 link. The link is revoked."]
 
     with pytest.raises(links.LinkUnusable, match="link_revoked"):
-        links.redeem(delivered.pk, links.token_of(link), nobody)
+        links.redeem(delivered.pk, links.token_of(link), unknown_client)
     assert links.mint(delivered).pk != link.pk
     assert "Only a link that still works can be revoked" in text_of(pages.get(page_of(link, "revoke")))
 
 
 def test_an_unusable_link_is_not_revoked(delivered: Receipt) -> None:
-    """A22: its history stays."""
+    """A22: its history does not change."""
     link = Link.objects.get()
     links.redeem(delivered.pk, links.token_of(link), links.LinkClient(address=None, user_agent=""))
 
@@ -360,7 +360,7 @@ def test_a_slot_is_released_only_after_its_call_has_ended(pages: Client, dataset
     assert not Slot.objects.held().exists()
 
 
-def test_a_slot_stays_taken_while_the_source_is_unavailable(
+def test_a_slot_is_held_while_the_source_is_unavailable(
     pages: Client, dataset: Dataset, alice: User, settings: Any
 ) -> None:
     """A13."""
@@ -369,7 +369,7 @@ def test_a_slot_stays_taken_while_the_source_is_unavailable(
     lost_leases.withdraw(held.chunk_id, token=held.token)
     Slot.objects.held().update(lease_until=LONG_AGO)
     slot = Slot.objects.held().get()
-    settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": nowhere(settings)})
+    settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": unreachable_url(settings)})
 
     (words,) = messages_of(press(pages, slot, "release"))
 
@@ -377,14 +377,14 @@ def test_a_slot_stays_taken_while_the_source_is_unavailable(
     assert Slot.objects.held().exists()
 
 
-def nowhere(settings: Any) -> Any:
+def unreachable_url(settings: Any) -> Any:
     return type(settings.SLUICE.database_url)("postgresql://nobody@127.0.0.1:1/nothing")
 
 
 # ---- Permissions ----------------------------------------------------------------------------------------------------
 @pytest.fixture
 def viewer(transactional_db: None) -> Client:
-    """A browser of a user who may view everything, and change nothing."""
+    """A browser of a user who may view everything but not change anything."""
     user = User.objects.create_user("vera", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
     client = Client()
@@ -431,7 +431,6 @@ def test_actions_require_a_csrf_token(staff: User, failed: Job) -> None:
 
 
 def test_wrong_ids_match_no_row(pages: Client, slots: int) -> None:
-    assert (
-        pages.get("/admin/exports/job/nonsense/change/").status_code == 302
-    )  # Django redirects to the index, with a message
+    # Django redirects to the index with a message.
+    assert pages.get("/admin/exports/job/nonsense/change/").status_code == 302
     assert pages.get("/admin/exports/job/nonsense/retry/").status_code == 404

@@ -1,4 +1,4 @@
-"""C2: the start page of the admin shows the service's health, to permitted staff, at a bounded cost."""
+"""C2: the start page of the admin shows the service's health to permitted staff, with a limited number of queries."""
 
 import html
 import re
@@ -34,7 +34,7 @@ from tests.integration.test_leases import claim
 from tests.waiting import wait_until
 
 START, WORKERS = "/admin/", "/admin/workers"
-QUERIES = 16
+MAX_QUERIES = 16
 
 
 def figures(pages: Client) -> dict[str, tuple[str, str, str]]:
@@ -54,7 +54,7 @@ def rows_behind(pages: Client, url: str) -> int:
 
 
 # ---- Figures --------------------------------------------------------------------------------------------------------
-def test_an_empty_page_shows_the_first_steps(pages: Client, slots: int) -> None:
+def test_an_empty_start_page_shows_the_first_steps(pages: Client, slots: int) -> None:
     page = text_of(pages.get(START))
     assert "Add dataset" in page
     assert reverse("admin:exports_dataset_add") in page
@@ -63,7 +63,7 @@ def test_an_empty_page_shows_the_first_steps(pages: Client, slots: int) -> None:
     assert "No datasets yet" not in text_of(pages.get(START))
 
 
-def test_it_counts_waiting_and_running_work_with_links(pages: Client, dataset: Dataset, alice: User) -> None:
+def test_it_counts_pending_and_running_chunks_with_links(pages: Client, dataset: Dataset, alice: User) -> None:
     first, _second = make_job(dataset, alice, 3), make_job(dataset, alice, 2, key="EWR")
     Job.objects.filter(pk=first.pk).update(created_at=timezone.now() - timedelta(minutes=9))
     claim()
@@ -81,7 +81,7 @@ def test_it_counts_waiting_and_running_work_with_links(pages: Client, dataset: D
 def test_workers_are_loaded_with_their_current_work(
     pages: Client, client: Client, dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C2: no worker runs here; the calls are those of the slots, to permitted staff."""
+    """C2: the calls come from the slots, and only permitted staff see them. No worker runs in this test."""
     assert f'hx-get="{WORKERS}" hx-trigger="load"' in pages.get(START).content.decode()
     make_job(dataset, alice, 2)
     claim()
@@ -119,20 +119,20 @@ def test_it_shows_lost_workers(pages: Client, dataset: Dataset, alice: User) -> 
     claim()
     Chunk.objects.update(lease_until=timezone.now() - timedelta(minutes=1))
     Slot.objects.held().update(lease_until=timezone.now() - timedelta(minutes=1))
-    reaped(timedelta(seconds=3))
+    set_last_reap(timedelta(seconds=3))
 
     shown = figures(pages)
 
     assert shown["Running chunks"][1] == "1 with an expired lease: their workers are lost"
     assert shown["Source calls"][1].startswith("1 of lost workers")
 
-    reaped(timedelta(minutes=5))
+    set_last_reap(timedelta(minutes=5))
     shown = figures(pages)
     assert shown["Running chunks"][1] == "1 with an expired lease, not recovered: see periodic tasks"
     assert shown["Source calls"][1] == "1 with an expired lease, not released: see periodic tasks"
 
 
-def reaped(ago: timedelta) -> None:
+def set_last_reap(ago: timedelta) -> None:
     Tick.objects.update_or_create(name="reap", defaults={"ran_at": timezone.now() - ago})
 
 
@@ -141,21 +141,22 @@ def tones(pages: Client) -> dict[str, str]:
 
 
 def test_it_warns_when_periodic_tasks_do_not_run(pages: Client) -> None:
-    """No other figure shows this: lost work stays where it is."""
-    away = "beat or the maintenance worker is down, so lost work is not recovered"
-    assert figures(pages)["Periodic tasks"][:2] == ("never", f"expected every 15 s: {away}")
+    """No other figure shows that lost work is not recovered."""
+    down = "Celery beat or the maintenance worker is down, so lost work is not recovered"
+    assert figures(pages)["Periodic tasks"][:2] == ("never", f"expected every 15 s: {down}")
 
-    def is_told(seconds: int, age: str, note: str, tone: str) -> bool:
-        reaped(timedelta(seconds=seconds))
+    def has_figure(seconds: int, age: str, note: str, tone: str) -> bool:
+        set_last_reap(timedelta(seconds=seconds))
         shown = figures(pages)["Periodic tasks"][:2], tones(pages)["Periodic tasks"]
         return shown == ((age, note), tone)
 
-    # Within one second: repeated if the machine stalled.
-    wait_until(lambda: is_told(58, "58 s ago", "last reap; expected every 15 s", ""))
-    wait_until(lambda: is_told(63, "1 min 3 s ago", f"expected every 15 s: {away}", "danger"))
+    # The age has seconds: repeat it if the machine stalled.
+    wait_until(lambda: has_figure(58, "58 s ago", "last reap; expected every 15 s", ""))
+    wait_until(lambda: has_figure(63, "1 min 3 s ago", f"expected every 15 s: {down}", "danger"))
 
 
-def came(ago: timedelta) -> None:
+def set_age(ago: timedelta) -> None:
+    """Set the times of all jobs and events."""
     then = timezone.now() - ago
     Job.objects.update(created_at=then)
     Event.objects.update(at=then)
@@ -164,12 +165,12 @@ def came(ago: timedelta) -> None:
 def test_it_warns_when_no_worker_claims_chunks(pages: Client, slots: int, dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 3)
 
-    def is_told() -> bool:
-        came(timedelta(seconds=25))
+    def has_no_warning() -> bool:
+        set_age(timedelta(seconds=25))
         return figures(pages)["Oldest pending chunk"][:2] == ("25 s", "since its export was created")
 
-    wait_until(is_told)  # in the same second
-    came(timedelta(seconds=97))
+    wait_until(has_no_warning)  # the age has seconds
+    set_age(timedelta(seconds=97))
 
     value, note, _url = figures(pages)["Oldest pending chunk"]
     assert re.fullmatch(r"1 min 3\d s", value)
@@ -185,9 +186,10 @@ def test_it_warns_when_no_worker_claims_chunks(pages: Client, slots: int, datase
 def test_it_does_not_warn_of_chunks_that_cannot_be_claimed(
     pages: Client, slots: int, dataset: Dataset, alice: User, sign: str
 ) -> None:
-    """The chunks of a long job wait for hours. Progress, or a known reason for waiting, is no alarm."""
+    """The chunks of a long job are pending for hours. If there is progress or a reason for waiting, it does not
+    warn."""
     job = make_job(dataset, alice, 3)
-    came(timedelta(seconds=97))
+    set_age(timedelta(seconds=97))
     if sign == "a lease":
         claim()
     elif sign == "an event":
@@ -203,7 +205,7 @@ def test_it_does_not_warn_of_chunks_that_cannot_be_claimed(
 
 def test_it_warns_of_retries_that_no_worker_claims(pages: Client, slots: int, dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
-    came(timedelta(minutes=9))
+    set_age(timedelta(minutes=9))
     Chunk.objects.update(status="retrying", available_at=timezone.now() - timedelta(seconds=50))
     Job.objects.update(retrying=1, status="retrying")
 
@@ -212,19 +214,19 @@ def test_it_warns_of_retries_that_no_worker_claims(pages: Client, slots: int, da
     assert tones(pages)["Oldest pending chunk"] == ""
 
 
-def test_it_warns_when_no_document_finishes(pages: Client, alice: User) -> None:
+def test_it_warns_if_no_document_has_finished(pages: Client, alice: User) -> None:
     make_task(alice)
     Task.objects.update(updated_at=timezone.now() - timedelta(minutes=12))
-    asks = "check the workers of the queues ocr and postprocess"
+    advice = "check the workers of the queues ocr and postprocess"
     oldest = r"limit [\d,]+, oldest for 12 min( \d+ s)?"
-    none = f", none finished in the last 24 hours: {asks}"
+    none = f", none finished in the last 24 hours: {advice}"
     assert re.fullmatch(oldest + none, figures(pages)["Open tasks"][1])
     complete(make_task(alice))
     assert re.fullmatch(oldest, figures(pages)["Open tasks"][1])
 
 
 def test_it_shows_which_servers_respond(pages: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checks of /readyz, in words."""
+    """It shows the results of the checks of /readyz."""
     monkeypatch.setattr(health, "CHECK_SECONDS", 60)
     monkeypatch.setattr(health, "CONNECT_SECONDS", 30)
     monkeypatch.setattr(health, "readiness", health.Readiness(health.readiness.checks))
@@ -303,9 +305,9 @@ def test_it_counts_failures_by_their_error(pages: Client, failed: Job) -> None:
 
 
 def test_it_summarizes_documents(pages: Client, alice: User) -> None:
-    done, gone, _open = make_task(alice), make_task(alice), make_task(alice)
-    complete(done)
-    fail_task(gone)
+    completed, failed, _open = make_task(alice), make_task(alice), make_task(alice)
+    complete(completed)
+    fail_task(failed)
 
     assert figures(pages)["Open tasks"][0] == "1"
     by_status = {series.label: series.values[-1] for series in chart(pages, "Documents by status").series}
@@ -344,14 +346,14 @@ def test_100_000_chunks_cost_no_extra_queries(pages: Client, failed: Job, alice:
     add_chunks(failed, 100_000)
     run(MANY_JOBS, user=alice.pk, dataset=failed.dataset_id, first=1, last=20_000)
     run("ANALYZE exports_jobs")
-    assert len(queries(pages)) == len(few) <= QUERIES
+    assert len(queries(pages)) == len(few) <= MAX_QUERIES
     assert chart(pages, "Exports by status").note == "Based on the newest 10,000 exports."
     assert rows_behind(pages, list_of("job")) == 10_000
 
 
 @pytest.mark.parametrize("name", ["JOBS_BY_HOUR", "EXPORTED_BY_HOUR", "QUEUE", "FAILURES"])
 @pytest.mark.slow
-def test_it_reads_only_by_indexes(pages: Client, failed: Job, alice: User, name: str) -> None:
+def test_its_statements_use_indexes(pages: Client, failed: Job, alice: User, name: str) -> None:
     add_chunks(failed, 20_000)
     run(MANY_JOBS, user=alice.pk, dataset=failed.dataset_id, first=1, last=20_000)
     run("UPDATE exports_jobs SET created_at = created_at - interval '3 days', finished_at = now() - interval '3 days'")
@@ -380,7 +382,7 @@ def test_counts_stop_at_the_displayed_maximum() -> None:
     assert [overview.at_most(count) for count in (0, 10_000, 10_001)] == ["0", "10,000", "10,000+"]
 
 
-def test_a_lease_is_not_counted_as_waiting(pages: Client, dataset: Dataset, alice: User) -> None:
+def test_running_chunks_are_not_counted_as_pending(pages: Client, dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
     held = claim()
     assert figures(pages)["Oldest pending chunk"][0] == "none"

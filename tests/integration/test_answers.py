@@ -1,4 +1,4 @@
-"""The response of a model that made a task fail: its error, and the access to it (B17)."""
+"""Invalid responses of models, which make a task fail: the error, and access to the stored response (B17)."""
 
 import json
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def models(rehearsed: Change, settings: LazySettings) -> Iterator[ModelServer]:
         forget(server)
 
 
-def failed(user: User, schema: Any = INVOICE) -> Task:
+def run_invoice(user: User, schema: Any = INVOICE) -> Task:
     task = make_task(user, "Invoice 1", rule=make_rule(user, mode="llm", json_schema=schema))
     run(task)
     return row_of(task)
@@ -54,10 +54,10 @@ def text_of(response: Any) -> str:
 
 
 def test_the_error_lists_invalid_values_up_to_a_limit(models: ModelServer, alice: User) -> None:
-    """B17: twenty pointers, and the number of others."""
+    """B17: it has twenty pointers, and the number of the others."""
     models.always(gives({f"f{n:02}": "no number" for n in range(32)}))
 
-    error = failed(alice, MANY).error
+    error = run_invoice(alice, MANY).error
 
     assert error is not None
     assert error["code"] == "schema_validation"
@@ -67,10 +67,10 @@ def test_the_error_lists_invalid_values_up_to_a_limit(models: ModelServer, alice
 
 @pytest.mark.parametrize("text", [json.dumps({"number": SECRET}), f"Sorry: {SECRET}"], ids=["invalid", "prose"])
 def test_the_last_response_is_kept_for_the_owner(models: ModelServer, alice: User, bob: User, text: str) -> None:
-    """B17: as the model wrote it; other users get 404, and no log line contains it."""
+    """B17: it is unchanged. Other users get 404, and it is not logged."""
     models.will(says("First."), says("Second."), says(text))
     with structlog.testing.capture_logs() as lines:
-        task = failed(alice)
+        task = run_invoice(alice)
 
     assert task.error is not None
     assert SECRET not in json.dumps([task.error, lines], default=str)
@@ -82,15 +82,15 @@ def test_the_last_response_is_kept_for_the_owner(models: ModelServer, alice: Use
 
 def test_a_truncated_response_is_kept(models: ModelServer, alice: User) -> None:
     models.will(says('{"number": "1', finish="length"))
-    task = failed(alice)
+    task = run_invoice(alice)
     assert task.error is not None
     assert task.error["code"] == "llm_truncated"
     assert text_of(client_of(alice).get(path(task))) == '{"number": "1'
 
 
-def test_the_page_links_to_it(models: ModelServer, alice: User, client: Client) -> None:
+def test_the_page_of_a_document_links_to_the_invalid_response(models: ModelServer, alice: User, client: Client) -> None:
     models.always(says(SECRET))
-    task = failed(alice)
+    task = run_invoice(alice)
     client.force_login(alice)
     page = client.get(f"/app/documents/{task.pk}").content.decode()
     assert f'href="/app/documents/{task.pk}/answer"' in page
@@ -100,10 +100,12 @@ def test_the_page_links_to_it(models: ModelServer, alice: User, client: Client) 
     assert download["Content-Disposition"].startswith("attachment")
 
 
-def test_staff_can_open_it_and_the_access_is_recorded(models: ModelServer, alice: User, client: Client) -> None:
+def test_staff_can_open_an_invalid_response_and_this_is_recorded(
+    models: ModelServer, alice: User, client: Client
+) -> None:
     """B17, C4."""
     models.always(says(SECRET))
-    task = failed(alice)
+    task = run_invoice(alice)
     staff = User.objects.create_user("sam", is_staff=True, is_superuser=True)
     client.force_login(staff)
     admin = client.get(f"/admin/etl/task/{task.pk}/change/").content.decode()
@@ -118,7 +120,7 @@ def test_staff_can_open_it_and_the_access_is_recorded(models: ModelServer, alice
 
 def test_a_completed_task_has_no_invalid_response(models: ModelServer, alice: User, client: Client) -> None:
     models.always(gives({"number": "1", "total": 1}))
-    task = failed(alice)
+    task = run_invoice(alice)
     assert task.status == "completed"
     response = client_of(alice).get(path(task))
     assert (response.status_code, response.json()["code"]) == (404, "no_answer")
@@ -126,10 +128,10 @@ def test_a_completed_task_has_no_invalid_response(models: ModelServer, alice: Us
     assert "/answer" not in client.get(f"/app/documents/{task.pk}").content.decode()
 
 
-def test_it_is_deleted_with_the_task(models: ModelServer, alice: User) -> None:
+def test_an_invalid_response_is_deleted_with_its_task(models: ModelServer, alice: User) -> None:
     """B34."""
     models.always(says(SECRET))
-    task = failed(alice)
+    task = run_invoice(alice)
     assert storage.head(artifacts.answer_key(task))
     assert client_of(alice).delete(f"/api/v1/etl/tasks/{task.pk}").status_code == 204
     assert storage.head(artifacts.answer_key(task)) is None

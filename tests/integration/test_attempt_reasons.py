@@ -1,4 +1,4 @@
-"""The page of a document while it is processed: time, attempts, the last text and result. B33."""
+"""The page of a document during its processing: time, failed attempts, and the previous text and result. B33."""
 
 import re
 from typing import Any
@@ -15,7 +15,7 @@ from tests.integration.etl_progress import begin
 from tests.integration.etl_rehearsal import Change, row_of, run, run_when_due
 from tests.integration.reviewed import make_invoice
 
-UPDATE = {"HX-Request": "true", "HX-Target": "document"}  # as an event causes it
+UPDATE = {"HX-Request": "true", "HX-Target": "document"}  # the request that the page sends after an event
 pytestmark = pytest.mark.usefixtures("rehearsed")
 
 
@@ -30,10 +30,10 @@ def page(client: Client, task: Task, **headers: str) -> str:
     return str(client.get(f"/app/documents/{task.pk}", headers=headers).content.decode())
 
 
-def test_failed_attempts_have_reasons_before_and_after_the_end_of_the_task(
+def test_failed_attempts_have_reasons_during_and_after_the_task(
     alice: User, client: Client, rehearsed: Change, api: Any
 ) -> None:
-    """B33: by the API and on the page."""
+    """B33: the API and the page show them."""
     task = make_task(alice, "raise ProviderUnavailable")
     run(task, Stage.OCR)
 
@@ -49,7 +49,7 @@ def test_failed_attempts_have_reasons_before_and_after_the_end_of_the_task(
     assert "Attempt 2 failed" in page(client, task)
 
 
-def test_a_running_stage_shows_its_time_and_its_limit_and_can_be_stopped(alice: User, client: Client) -> None:
+def test_a_running_stage_shows_its_time_and_limit_and_can_be_stopped(alice: User, client: Client) -> None:
     """B33."""
     task = make_task(alice)
     begin(task)
@@ -61,8 +61,8 @@ def test_a_running_stage_shows_its_time_and_its_limit_and_can_be_stopped(alice: 
 
 
 @pytest.mark.parametrize("stage", [Stage.POSTPROCESS, Stage.OCR])
-def test_the_last_text_and_result_are_available_during_a_retry(alice: User, client: Client, stage: Stage) -> None:
-    """B33: fragments that are fetched after events do not change them."""
+def test_the_previous_text_and_result_are_shown_during_a_retry(alice: User, client: Client, stage: Stage) -> None:
+    """B33: the fragments that the page fetches after events do not contain them."""
     task = make_invoice(alice)
     actions.retry(task=row_of(task), from_stage=stage)
     begin(task, stage)

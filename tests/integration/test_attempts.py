@@ -1,5 +1,6 @@
-"""Attempts of post-processing: one that makes more progress than the previous one is not counted (B42). Real strategies
-against a scripted model server, and the stages in this process.
+"""Attempts of post-processing: an attempt that makes more progress than the previous one is not counted (B42).
+
+The tests run real strategies against a scripted model server, and the stages in this process.
 """
 
 import importlib
@@ -55,9 +56,9 @@ def task_of(user: User) -> Task:
     return task
 
 
-def run_to_the_end(task: Task, *, most: int = 20) -> int:
+def run_to_the_end(task: Task, *, max_runs: int = 20) -> int:
     """Run the stage whenever it is due. Return the number of runs."""
-    for number in range(1, most + 1):
+    for number in range(1, max_runs + 1):
         run_when_due(task, Stage.POSTPROCESS)
         if row_of(task).status in ("completed", "failed"):
             return number
@@ -65,7 +66,7 @@ def run_to_the_end(task: Task, *, most: int = 20) -> int:
 
 
 def test_attempts_that_make_progress_are_not_counted(models: ModelServer, alice: User) -> None:
-    """Before, three transient errors anywhere in a document failed it, although each attempt made progress."""
+    """Otherwise, any three transient errors would make a document fail, although each attempt makes progress."""
     refused: set[int] = set()
 
     def answer(request: Request) -> Reply:
@@ -82,8 +83,8 @@ def test_attempts_that_make_progress_are_not_counted(models: ModelServer, alice:
     row = row_of(task)
     assert row.status == "completed", row.error
     assert row.metadata["attempts"] == {"ocr": 1, "postprocess": 2}  # the first one made no progress
-    asked = [part_of(request) for request in models.requests]
-    assert asked == [part for part in range(1, PIECES + 1) for _ in range(2)]
+    requested = [part_of(request) for request in models.requests]
+    assert requested == [part for part in range(1, PIECES + 1) for _ in range(2)]
 
 
 def test_attempts_without_progress_are_counted(models: ModelServer, alice: User) -> None:
@@ -100,7 +101,7 @@ def test_attempts_without_progress_are_counted(models: ModelServer, alice: User)
 
 @pytest.mark.slow
 def test_a_slow_model_that_makes_progress_does_not_fail(models: ModelServer, alice: User, rehearsed: Change) -> None:
-    """Before, each run had its own time limit, and the third one failed with `timeout`."""
+    """If each run counted, the third one would fail with `timeout`."""
 
     def answer(request: Request) -> Reply:
         models.stopped.wait(1)
@@ -114,7 +115,7 @@ def test_a_slow_model_that_makes_progress_does_not_fail(models: ModelServer, ali
 
     row = row_of(task)
     assert row.status == "completed", row.error
-    assert runs > 2  # the maximum of attempts
+    assert runs > 2  # the maximum number of attempts
     assert seen(task).attempts["postprocess"] < runs
 
 

@@ -27,7 +27,7 @@ def issue(*arguments: str) -> str:
     return out.getvalue()[:-1]
 
 
-def ask(client: Client, header: str | None) -> Any:
+def get_guarded(client: Client, header: str | None) -> Any:
     return client.get("/guarded", headers={} if header is None else {"Authorization": header})
 
 
@@ -41,16 +41,16 @@ def test_a_token_is_authenticated_with_one_query(
 ) -> None:
     for _ in range(3):
         issue("ada")
-    ask(client, f"Bearer {token}")  # records the use, once a minute
+    get_guarded(client, f"Bearer {token}")  # records the last use, which happens once a minute
 
     with django_assert_num_queries(1):
-        response = ask(client, f"Bearer {token}")
+        response = get_guarded(client, f"Bearer {token}")
 
     assert response.json() == {"user": "ada"}
 
 
 def test_the_scheme_is_case_insensitive(client: Client, token: str) -> None:
-    assert ask(client, f"bearer {token}").status_code == 200
+    assert get_guarded(client, f"bearer {token}").status_code == 200
 
 
 def test_tokens_are_not_stored(token: str) -> None:
@@ -75,7 +75,7 @@ def test_tokens_are_not_stored(token: str) -> None:
     ],
 )
 def test_other_credentials_get_401(client: Client, token: str, header: str | None, code: str) -> None:
-    response = ask(client, header and header.format(token=token, cut=token[:-1]))
+    response = get_guarded(client, header and header.format(token=token, cut=token[:-1]))
 
     assert (response.status_code, response.json()["code"]) == (401, code)
     assert (
@@ -90,19 +90,19 @@ def test_other_credentials_get_401(client: Client, token: str, header: str | Non
 def test_it_refuses_expired_tokens(client: Client, token: str) -> None:
     AuthToken.objects.update(expiry=timezone.now() - timedelta(seconds=1))
 
-    assert ask(client, f"Bearer {token}").status_code == 401
+    assert get_guarded(client, f"Bearer {token}").status_code == 401
 
 
 def test_it_refuses_revoked_tokens(client: Client, token: str) -> None:
     AuthToken.objects.all().delete()
 
-    assert ask(client, f"Bearer {token}").status_code == 401
+    assert get_guarded(client, f"Bearer {token}").status_code == 401
 
 
 def test_it_refuses_inactive_users(client: Client, token: str) -> None:
     User.objects.update(is_active=False)
 
-    assert ask(client, f"Bearer {token}").status_code == 401
+    assert get_guarded(client, f"Bearer {token}").status_code == 401
 
 
 def last_use() -> datetime:
@@ -114,32 +114,32 @@ def last_use() -> datetime:
 def test_the_last_use_is_recorded_once_a_minute(client: Client, token: str) -> None:
     """C9."""
     assert TokenDetails.objects.get().last_used_at is None
-    ask(client, f"Bearer {token}")
+    get_guarded(client, f"Bearer {token}")
     assert last_use() > timezone.now() - timedelta(seconds=30)
     for minutes, is_recorded in ((0.5, False), (1.5, True)):
         earlier = timezone.now() - timedelta(minutes=minutes)
         TokenDetails.objects.update(last_used_at=earlier)
-        ask(client, f"Bearer {token}")
+        get_guarded(client, f"Bearer {token}")
         assert (last_use() > earlier) == is_recorded
 
 
 def test_tokens_of_earlier_releases_have_all_scopes(client: Client, token: str) -> None:
     TokenDetails.objects.all().delete()
-    assert ask(client, f"Bearer {token}").status_code == 200
+    assert get_guarded(client, f"Bearer {token}").status_code == 200
     assert TokenDetails.objects.get().scopes == []
 
 
-def test_a_database_without_writes_refuses_no_token(client: Client, token: str, caplog: Any) -> None:
+def test_tokens_are_accepted_by_a_read_only_database(client: Client, token: str, caplog: Any) -> None:
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION READ ONLY")
-        assert ask(client, f"Bearer {token}").status_code == 200
+        assert get_guarded(client, f"Bearer {token}").status_code == 200
         transaction.set_rollback(True)
     assert "token_use_not_recorded" in caplog.text
 
 
 # ---- issue_token ------------------------------------------------------------------------------------------------
-def test_it_creates_users_without_rights_or_password() -> None:
+def test_it_creates_users_without_permissions_and_password() -> None:
     issue("ada", "--create")
 
     user = User.objects.get()
@@ -194,7 +194,7 @@ def test_invalid_arguments_change_nothing(arguments: list[str], message: str) ->
 
 
 # ---- The local stack ------------------------------------------------------------------------------------------------
-def test_a_restart_of_the_local_stack_ends_no_session_and_keeps_the_token() -> None:
+def test_a_restart_of_the_local_stack_keeps_sessions_and_the_token() -> None:
     prepare.create_superuser("admin", "secret")
     before = User.objects.get().get_session_auth_hash()
     token = prepare.issue_token("admin")

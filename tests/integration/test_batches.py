@@ -1,4 +1,4 @@
-"""Batches of small chunks, with a real source and a real object store. A10 to A13, A19, P4."""
+"""Batches of small chunks, with a real source database and real object storage. A10 to A13, A19, P4."""
 
 import threading
 import time
@@ -31,8 +31,8 @@ from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
-def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Allow batches any time, so that a slow machine does not split them."""
+def _long_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise the time limits of batches, so that a slow machine does not split them."""
     monkeypatch.setattr(batches, "BATCH_SECONDS", 60)
     monkeypatch.setattr(batches, "TARGET_SECONDS", 30)
 
@@ -55,8 +55,8 @@ def statuses(job: Job) -> list[str]:
     return list(job.chunks.in_request_order().values_list("status", flat=True))
 
 
-def behave(source_db: psycopg.Connection, body: str) -> None:
-    """Make the function run these statements before it returns its rows."""
+def change_function(source_db: psycopg.Connection, body: str) -> None:
+    """Make the dataset's function run these statements before it returns its rows."""
     source_db.execute(f"""
         CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
         LANGUAGE plpgsql AS $$ #variable_conflict use_column
@@ -81,20 +81,22 @@ def test_a_batch_has_one_slot_and_one_token(dataset: Dataset, alice: User) -> No
     assert (job.status, job.event_seq) == ("running", 1)
 
 
-def test_a_batch_leaves_other_workers_their_share(dataset: Dataset, alice: User, slots: int) -> None:
+def test_a_batch_leaves_chunks_for_other_workers(dataset: Dataset, alice: User, slots: int) -> None:
     make_job(dataset, alice, slots * 2 + 1)
     assert len(claim_batch()) == 3
-    assert len(claim_batch()) == 2  # of the rest, rounded up
+    assert len(claim_batch()) == 2  # its share of the remaining chunks, rounded up
 
 
 def test_the_only_worker_takes_all_chunks(alone: Dataset, alice: User) -> None:
     make_job(alone, alice, 7)
     assert len(claim_batch()) == 7
-    assert Slot.objects.held().count() == 2  # of all datasets, and of its own
+    assert Slot.objects.held().count() == 2  # a shared slot, and a slot of the dataset
 
 
 @pytest.mark.parametrize("sizes", [{}, {"others": 32}, {"things": 1}])
-def test_a_dataset_without_a_size_is_claimed_one_by_one(dataset: Dataset, alice: User, sizes: dict[str, int]) -> None:
+def test_chunks_of_a_dataset_without_a_batch_size_are_claimed_singly(
+    dataset: Dataset, alice: User, sizes: dict[str, int]
+) -> None:
     make_job(dataset, alice, 40)
     assert len(leases.claim_batch(backend="test", sizes=sizes)) == 1
 
@@ -104,11 +106,11 @@ def test_a_batch_has_chunks_of_one_job(dataset: Dataset, alice: User, bob: User)
     make_job(dataset, bob, 9)
     first, second = claim_batch(), claim_batch()
     assert len({claim.job_id for claim in first}) == len({claim.job_id for claim in second}) == 1
-    assert first[0].job_id != second[0].job_id  # whose rank is now the lowest
+    assert first[0].job_id != second[0].job_id  # bob's chunks have the lowest rank now
 
 
-def test_chunks_that_were_lost_run_alone(dataset: Dataset, alice: User) -> None:
-    """One of them may have killed its worker, and would fail the others with it each time."""
+def test_chunks_of_lost_workers_run_alone(dataset: Dataset, alice: User) -> None:
+    """One of them may have killed the worker. In a batch, it would make the others fail each time."""
     make_job(dataset, alice, 100)
     lost = claim_batch(3)
     Chunk.objects.filter(status="running").update(lease_until="2000-01-01T00:00Z")
@@ -120,7 +122,7 @@ def test_chunks_that_were_lost_run_alone(dataset: Dataset, alice: User) -> None:
     assert {claims[0].chunk_id for claims in again[:3]} == {claim.chunk_id for claim in lost}
 
 
-def test_a_batch_takes_no_chunk_that_was_lost(dataset: Dataset, alice: User) -> None:
+def test_a_batch_has_no_chunk_of_a_lost_worker(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 100)
     first, lost = claim_batch(3), claim_batch(3)
     Chunk.objects.filter(token=lost[0].token).update(lease_until="2000-01-01T00:00Z")
@@ -136,7 +138,7 @@ def test_a_retry_runs_alone(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 100)
     failed = claim_batch(1)[0]
     outcomes.fail(failed, SourceError(), delay=0)
-    claims = [claim_batch(3) for _ in range(2)]  # retries and new chunks take turns
+    claims = [claim_batch(3) for _ in range(2)]  # retries and new chunks alternate
     assert sorted(len(each) for each in claims) == [1, 3]
     assert [each[0].chunk_id for each in claims if len(each) == 1] == [failed.chunk_id]
 
@@ -160,12 +162,12 @@ def test_concurrent_batches_are_disjoint_and_within_the_slots(dataset: Dataset, 
     assert len(taken) == len(set(taken))
 
 
-# ---- Ends -----------------------------------------------------------------------------------------------------------
+# ---- Outcomes -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The statements that Django sends to our database, from any thread."""
+    """The statements that Django sends to the main database, from all threads."""
     found: list[str] = []
     execute = CursorWrapper.execute
 
@@ -177,7 +179,7 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_a_batch_ends_by_one_statement(alone: Dataset, alice: User, statements: list[str]) -> None:
+def test_a_batch_is_recorded_by_one_statement(alone: Dataset, alice: User, statements: list[str]) -> None:
     job = make_job(alone, alice, 30)
     claims = claim_batch(6)
     statements.clear()
@@ -209,8 +211,8 @@ def test_workers_claim_small_chunks_in_batches(alone: Dataset, alice: User, stat
 def test_chunks_not_started_are_returned_before_ended_chunks_are_recorded(
     alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Recording may need a request to the storage."""
-    monkeypatch.setattr(batches, "BATCH_SECONDS", 0.5)  # on a slow machine too, the first chunk ends before
+    """Recording ended chunks may take long, because it may send a request to the storage."""
+    monkeypatch.setattr(batches, "BATCH_SECONDS", 0.5)  # long enough to end the first chunk on a slow machine
     job = make_job(alone, alice, 24)
     seen: list[list[str]] = []
 
@@ -227,20 +229,20 @@ def test_chunks_not_started_are_returned_before_ended_chunks_are_recorded(
     assert statuses(job)[:3] == ["done", "done", "pending"]
 
 
-def test_a_shutdown_while_a_batch_is_recorded_loses_none(
+def test_a_shutdown_while_a_batch_is_recorded_loses_no_chunk(
     alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C4: its chunks are done, except the one that ended last, which is released at once and costs no attempt."""
+    """C4: all its chunks are done except the last one, which is released immediately, without counting an attempt."""
     job = make_job(alone, alice, 24, delivery="manifest")
     claims, calls = claim_batch(3), []
 
-    def keep(*_: object) -> list[None]:
+    def interrupted_once(*_: object) -> list[None]:
         calls.append(1)
         if len(calls) == 1:
             raise SystemExit
         return [None] * 3
 
-    monkeypatch.setattr(packs, "keep", keep)
+    monkeypatch.setattr(packs, "store_batch", interrupted_once)
     with pytest.raises(SystemExit):
         run(claims)
     assert sorted(statuses(job)[:3]) == ["done", "done", "pending"]
@@ -249,11 +251,11 @@ def test_a_shutdown_while_a_batch_is_recorded_loses_none(
 
 
 @pytest.mark.slow
-def test_a_chunk_that_takes_long_delays_no_other(
+def test_a_slow_chunk_does_not_delay_others(
     alone: Dataset, alice: User, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it runs, ended chunks are recorded, and those not yet started are returned."""
-    behave(source_db, "IF effective_date = '2024-03-01' THEN PERFORM pg_sleep(6); END IF;")
+    """While it runs, ended chunks are recorded, and chunks that have not started are returned."""
+    change_function(source_db, "IF effective_date = '2024-03-01' THEN PERFORM pg_sleep(6); END IF;")
     monkeypatch.setattr(batches, "BATCH_SECONDS", 2)
     job = make_job(alone, alice, 24)
     worker = threading.Thread(target=in_thread, args=[run, claim_batch(6)])
@@ -271,7 +273,7 @@ def test_a_chunk_that_takes_long_delays_no_other(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("usable", "messages"), [(1, 0), (3, 2)])
-def test_returned_chunks_wake_workers_for_free_slots_only(  # noqa: PLR0917 - pytest gives fixtures by name
+def test_returned_chunks_wake_workers_for_free_slots_only(  # noqa: PLR0917 - pytest passes fixtures by name
     dataset: Dataset,
     alice: User,
     source_db: psycopg.Connection,
@@ -280,9 +282,9 @@ def test_returned_chunks_wake_workers_for_free_slots_only(  # noqa: PLR0917 - py
     usable: int,
     messages: int,
 ) -> None:
-    """A13: otherwise others would look for a slot while this worker has none, and connect in addition to it."""
+    """A13: more workers could take slots while this worker has none, and connect to the source in addition to it."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_db_slots": usable})
-    behave(source_db, "PERFORM pg_sleep(3);")
+    change_function(source_db, "PERFORM pg_sleep(3);")
     monkeypatch.setattr(batches, "BATCH_SECONDS", 1)
     job = make_job(dataset, alice, 24)
     claims = claim_batch(6)
@@ -293,15 +295,15 @@ def test_returned_chunks_wake_workers_for_free_slots_only(  # noqa: PLR0917 - py
     assert queued("exports") == messages
 
 
-def in_thread(work: Callable[..., object], *given: Any) -> None:
+def in_thread(work: Callable[..., object], *args: Any) -> None:
     try:
-        work(*given)
+        work(*args)
     finally:
         connection.close()
 
 
 def test_a_failure_ends_only_its_chunk(alone: Dataset, alice: User, source_db: psycopg.Connection) -> None:
-    behave(source_db, "IF effective_date = '2024-02-29' THEN RAISE 'no' USING ERRCODE = 'P0001'; END IF;")
+    change_function(source_db, "IF effective_date = '2024-02-29' THEN RAISE 'no' USING ERRCODE = 'P0001'; END IF;")
     job = make_job(alone, alice, 16)
     run(claim_batch(4))
 
@@ -312,7 +314,7 @@ def test_a_failure_ends_only_its_chunk(alone: Dataset, alice: User, source_db: p
 
 
 def test_a_failure_of_the_last_chunk_frees_the_slot(alone: Dataset, alice: User, source_db: psycopg.Connection) -> None:
-    behave(source_db, "IF effective_date = '2024-03-02' THEN RAISE 'no' USING ERRCODE = 'P0001'; END IF;")
+    change_function(source_db, "IF effective_date = '2024-03-02' THEN RAISE 'no' USING ERRCODE = 'P0001'; END IF;")
     job = make_job(alone, alice, 16)
     run(claim_batch(4))
     assert statuses(job)[:5] == ["done", "done", "done", "retrying", "pending"]
@@ -341,13 +343,13 @@ def test_a_finished_batch_skips_withdrawn_chunks(alone: Dataset, alice: User) ->
     assert progress
     assert sorted(progress.chunk_ids) == [claims[0].chunk_id, claims[2].chunk_id]
     assert statuses(job)[:3] == ["done", "pending", "done"]
-    assert outcomes.finish(results) is None  # once
+    assert outcomes.finish(results) is None  # a batch can be finished only once
 
 
-# ---- Uploads beside calls -------------------------------------------------------------------------------------------
+# ---- Uploads during calls -------------------------------------------------------------------------------------------
 
 
-class Called(database.SourceSession):
+class CountingSession(database.SourceSession):
     """A session that counts its calls."""
 
     def __init__(self) -> None:
@@ -370,13 +372,13 @@ def proxy(settings: LazySettings) -> Iterator[faulty_s3.Proxy]:
 def test_a_chunk_calls_the_source_while_the_last_file_is_uploaded(
     alone: Dataset, alice: User, proxy: faulty_s3.Proxy
 ) -> None:
-    """P4: one call at a time, as the batch has one slot, and one upload in parallel."""
+    """P4: a batch has one slot, so it makes one call at a time, with one upload in parallel."""
     job = make_job(alone, alice, 8)
     seen: list[int] = []
-    with Called() as session:
+    with CountingSession() as session:
 
         def wait_for_the_next_call() -> None:
-            # Not until the client repeats a request that had no reply.
+            # With a limit below the client's timeout, so that the request is not repeated.
             wait_until(lambda: session.calls == 2, limit=5)
             seen.append(session.calls)
 
@@ -391,8 +393,8 @@ def test_a_chunk_calls_the_source_while_the_last_file_is_uploaded(
 def test_a_file_is_recorded_while_the_next_call_takes_long(
     alone: Dataset, alice: User, proxy: faulty_s3.Proxy, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its upload ends after the time limit of the batch. The call keeps the slot."""
-    behave(source_db, "IF effective_date = '2024-02-29' THEN PERFORM pg_sleep(6); END IF;")
+    """The upload ends after the time limit of the batch. The running call still holds the slot."""
+    change_function(source_db, "IF effective_date = '2024-02-29' THEN PERFORM pg_sleep(6); END IF;")
     monkeypatch.setattr(batches, "BATCH_SECONDS", 0.2)
     job = make_job(alone, alice, 24)
     proxy.inject("PUT", "", faulty_s3.first(lambda: time.sleep(1)))
@@ -407,7 +409,7 @@ def test_a_file_is_recorded_while_the_next_call_takes_long(
 
 @pytest.mark.parametrize("failing", range(4))
 def test_a_failed_upload_ends_only_its_chunk(alone: Dataset, alice: User, proxy: faulty_s3.Proxy, failing: int) -> None:
-    """Either one beside another call, or the last one."""
+    """The upload runs during the next call or, for the last chunk, after all calls."""
     job = make_job(alone, alice, 16)
     claims = claim_batch(4)
     denied = faulty_s3.ERROR.replace(b"InternalError", b"InvalidRequest")
@@ -427,17 +429,17 @@ def test_a_shutdown_during_an_upload_loses_no_file(alone: Dataset, alice: User, 
     job = make_job(alone, alice, 24)
     claims = claim_batch(6)
     proxy.inject("PUT", claims[1].path, faulty_s3.first(lambda: time.sleep(0.5)))
-    with Stopping(SystemExit()) as session, pytest.raises(SystemExit):
+    with InterruptedSession(SystemExit()) as session, pytest.raises(SystemExit):
         run_with(session, claims)
     assert statuses(job)[:6] == ["done"] * 2 + ["pending"] * 4
     assert not Slot.objects.held().exists()
 
 
-# ---- Workers that stop ----------------------------------------------------------------------------------------------
+# ---- Stopping workers -----------------------------------------------------------------------------------------------
 
 
-class Stopping(database.SourceSession):
-    """A session that is interrupted at the start of its third call, as by a signal."""
+class InterruptedSession(database.SourceSession):
+    """A session that raises an exception at the start of its third call, like a signal handler."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -451,9 +453,9 @@ class Stopping(database.SourceSession):
         return super().stream(*args, **options)
 
 
-def test_a_shutdown_records_what_has_ended_and_returns_the_rest(alone: Dataset, alice: User) -> None:
+def test_a_shutdown_records_ended_chunks_and_returns_the_rest(alone: Dataset, alice: User) -> None:
     job = make_job(alone, alice, 24)
-    with Stopping(SystemExit()) as session, pytest.raises(SystemExit):
+    with InterruptedSession(SystemExit()) as session, pytest.raises(SystemExit):
         run_with(session, claim_batch(6))
 
     assert statuses(job)[:6] == ["done"] * 2 + ["pending"] * 4
@@ -463,7 +465,7 @@ def test_a_shutdown_records_what_has_ended_and_returns_the_rest(alone: Dataset, 
 
 def test_a_lost_database_connection_leaves_the_batch_to_its_lease(alone: Dataset, alice: User) -> None:
     job = make_job(alone, alice, 24)
-    with Stopping(OperationalError("gone")) as session, pytest.raises(OperationalError):
+    with InterruptedSession(OperationalError("gone")) as session, pytest.raises(OperationalError):
         run_with(session, claim_batch(6))
 
     assert statuses(job)[:6] == ["done", "done", "running", "pending", "pending", "pending"]
@@ -471,11 +473,14 @@ def test_a_lost_database_connection_leaves_the_batch_to_its_lease(alone: Dataset
     assert [chunk.status for chunk in lost_leases.reclaim_batch(batch=10)] == ["pending"]
 
 
-def test_no_call_follows_one_that_lost_its_connection(
+def test_no_call_follows_a_call_that_lost_its_connection(
     alone: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
-    """A13: the reaper would look for the call by the name of the lost connection, and free the slot beside it."""
-    behave(source_db, "IF effective_date = '2024-02-28' THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;")
+    """A13: the reaper looks for calls by the name of the lost connection. It would not find the new call, and free the
+    slot."""
+    change_function(
+        source_db, "IF effective_date = '2024-02-28' THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;"
+    )
     job = make_job(alone, alice, 24)
     run(claim_batch(6))
 
@@ -483,11 +488,11 @@ def test_no_call_follows_one_that_lost_its_connection(
     assert not Slot.objects.held().exists()
 
 
-def test_no_call_follows_one_that_may_still_run(
+def test_no_call_follows_a_call_that_may_still_run(
     alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch, source_db: psycopg.Connection
 ) -> None:
-    """Its slot is held until the reaper has ended the call. The other chunks use other slots."""
-    behave(source_db, "RAISE 'no' USING ERRCODE = 'P0001';")
+    """The reaper frees the slot when it has ended the call. The other chunks use other slots."""
+    change_function(source_db, "RAISE 'no' USING ERRCODE = 'P0001';")
     monkeypatch.setattr(database.SourceSession, "_end_call", lambda _session: False)
     job = make_job(alone, alice, 24)
     run(claim_batch(6))
@@ -499,7 +504,7 @@ def test_no_call_follows_one_that_may_still_run(
 # ---- The slot of a worker -------------------------------------------------------------------------------------------
 
 
-def test_a_worker_keeps_its_slot_from_one_batch_to_the_next(
+def test_a_worker_keeps_its_slot_between_batches(
     dataset: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A13: otherwise another worker would take the slot, and both would be connected to the source."""
@@ -528,7 +533,7 @@ def test_a_worker_keeps_its_slot_from_one_batch_to_the_next(
 
 
 def test_a_worker_frees_the_slot_of_another_dataset(alone: Dataset, alice: User) -> None:
-    """A13: a dataset with a limit of its own is not blocked by a worker that went on with another one."""
+    """A13: a worker that continues with another dataset does not block a dataset with its own limit."""
     make_job(alone, alice, 1)
     with database.SourceSession() as session, WorkerSlot(session) as slot:
         (first,) = slot.claim(sizes={}, paused=())
@@ -544,8 +549,8 @@ def test_a_worker_frees_the_slot_of_another_dataset(alone: Dataset, alice: User)
     assert not Slot.objects.held().exists()
 
 
-def test_a_worker_frees_the_slot_above_a_limit_that_was_lowered(dataset: Dataset, alice: User) -> None:
-    """Its connection would be ended with the lease of that slot, in the middle of a later call."""
+def test_a_worker_frees_a_slot_above_a_lowered_limit(dataset: Dataset, alice: User) -> None:
+    """The connection would be terminated when the lease of that slot expires, in the middle of a later call."""
     dataset.max_concurrency = 2
     dataset.save()
     make_job(dataset, alice, 9)
@@ -563,8 +568,8 @@ def test_a_worker_frees_the_slot_above_a_limit_that_was_lowered(dataset: Dataset
     assert not Slot.objects.held().exists()
 
 
-def test_a_worker_looks_again_after_it_has_freed_its_slot(dataset: Dataset, alice: User) -> None:
-    """A worker that was woken for a new job just before found no free slot."""
+def test_a_worker_checks_for_chunks_after_freeing_its_slot(dataset: Dataset, alice: User) -> None:
+    """Another worker may have been woken for a new job just before, when no slot was free."""
     make_job(dataset, alice, 1)
     with database.SourceSession() as session, WorkerSlot(session) as slot:
         (claim,) = slot.claim(sizes={}, paused=())
@@ -573,13 +578,13 @@ def test_a_worker_looks_again_after_it_has_freed_its_slot(dataset: Dataset, alic
         assert not execution.export_chunks(slot)
 
 
-def test_a_shutdown_wakes_a_worker_after_it_has_freed_the_slot(
+def test_a_shutdown_frees_the_slot_before_it_wakes_a_worker(
     alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_job(alone, alice, 24)
     free: list[bool] = []
     monkeypatch.setattr(wakeups, "chunks", lambda **_: free.append(not Slot.objects.held().exists()))
-    with Stopping(SystemExit()) as session, pytest.raises(SystemExit):
+    with InterruptedSession(SystemExit()) as session, pytest.raises(SystemExit):
         run_with(session, claim_batch(6))
     assert free[-1]
 
@@ -595,23 +600,23 @@ def test_a_shutdown_before_files_are_checked_leaves_no_chunk_running(
     def stop(*_given: object, **_options: object) -> None:
         raise SystemExit
 
-    where = {"free": (WorkerSlot, "free"), "claim": (execution, "try_reuse")}[place]
+    target = {"free": (WorkerSlot, "free"), "claim": (execution, "try_reuse")}[place]
     with database.SourceSession() as session, ThreadPoolExecutor(1) as pool, monkeypatch.context() as patch:
-        patch.setattr(*where, stop)
+        patch.setattr(*target, stop)
         with pytest.raises(SystemExit):
             execution.reuse_batch(pool, WorkerSlot(session))
     assert statuses(job) == ["pending", "pending"]
 
 
-def test_a_worker_takes_no_slot_again_that_the_reaper_freed(dataset: Dataset, alice: User, slots: int) -> None:
-    """A12: it was suspended past its lease, and another worker has the slot."""
+def test_a_worker_does_not_use_a_slot_that_the_reaper_freed(dataset: Dataset, alice: User, slots: int) -> None:
+    """A12: the worker was suspended until after its lease, and another worker has the slot."""
     make_job(dataset, alice, slots + 3)
     with database.SourceSession() as session, WorkerSlot(session) as slot:
         (claim,) = slot.claim(sizes={}, paused=())
         transitions.finish([(claim, result_of(claim))])
         transitions.free_slots([claim.token])
-        theirs = [claim_one(backend="test") for _ in range(slots)]
-        assert None not in theirs
+        others = [claim_one(backend="test") for _ in range(slots)]
+        assert None not in others
         assert slot.claim(sizes={}, paused=()) == []
     assert Slot.objects.held().count() == slots
 
@@ -655,17 +660,17 @@ def test_the_batch_size_follows_the_durations_of_recent_chunks(
     assert durations.sizes().get("things") == size
 
 
-def test_one_slow_chunk_makes_batches_small_at_once(durations: batches.ChunkDurations) -> None:
+def test_one_slow_chunk_makes_batches_small_immediately(durations: batches.ChunkDurations) -> None:
     for _ in range(10):
         durations.add("things", 0.005)
     durations.add("things", 300)
     assert durations.sizes() == {}
 
 
-def test_a_worker_that_gets_no_chunk_keeps_no_connection(
+def test_a_worker_without_a_chunk_closes_its_connection(
     dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
-    """A13: another worker may have taken the slot, and connect."""
+    """A13: another worker may have taken the slot, and may connect to the source."""
     make_job(dataset, alice, 1)
     with database.SourceSession() as session, WorkerSlot(session) as slot:
         while execution.export_chunks(slot):

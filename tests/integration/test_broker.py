@@ -27,16 +27,16 @@ def broker(tmp_path: Path) -> Iterator[Valkey]:
 
 
 def test_a_worker_survives_a_broker_outage_while_tasks_run(broker: Valkey) -> None:
-    """By `Consumer.on_connection_error_after_connected` of Celery."""
+    """The steps are those of Celery's `Consumer.on_connection_error_after_connected`."""
     queue = Queue("some")
     with app.connection_for_write() as sender:
         sender.Producer().publish("a task", routing_key="some", declare=[queue])
     connection = app.connection_for_read()
-    for channel, asked in ((connection.default_channel, queue), (connection.channel(), Queue("other"))):
-        Consumer(channel, [asked], callbacks=[lambda *_of_the_message: None]).consume()
-    connection.drain_events(timeout=30)  # the task runs: its message is not acknowledged
+    for channel, source in ((connection.default_channel, queue), (connection.channel(), Queue("other"))):
+        Consumer(channel, [source], callbacks=[lambda *_args: None]).consume()
+    connection.drain_events(timeout=30)  # the task runs, so its message is not acknowledged yet
     with suppress(TimeoutError):
-        connection.drain_events(timeout=0.1)  # and both channels ask for the next one
+        connection.drain_events(timeout=0.1)  # both channels wait for the next message
     broker.kill()
 
     with suppress(Exception):
@@ -44,12 +44,12 @@ def test_a_worker_survives_a_broker_outage_while_tasks_run(broker: Valkey) -> No
     ignore_errors(connection, connection.close)
 
     broker.start()
-    with Redis.from_url(broker.url()) as again:
-        assert again.hlen("unacked") == 1, "it comes back when its time is over"
+    with Redis.from_url(broker.url()) as server:
+        assert server.hlen("unacked") == 1, "the message would not be delivered again"
 
 
-def test_a_connection_does_not_read_the_version_of_its_library(broker: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise it would read and parse a file for each message that a request sends."""
+def test_a_connection_does_not_look_up_the_library_version(broker: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would read and parse a file for each message that a request sends."""
 
     def read(package: str) -> str:
         pytest.fail(package)
@@ -58,5 +58,5 @@ def test_a_connection_does_not_read_the_version_of_its_library(broker: Valkey, m
     with app.connection_for_write() as sender:
         sender.Producer().publish("a task", routing_key="some", declare=[Queue("some")])
     monkeypatch.undo()
-    with Redis.from_url(broker.url()) as again:
-        assert again.llen("some") == 1
+    with Redis.from_url(broker.url()) as server:
+        assert server.llen("some") == 1

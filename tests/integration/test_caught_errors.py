@@ -1,6 +1,5 @@
-"""Broad `except Exception` handlers of exports and documents: each logs and counts the exception, and other work
-continues.
-"""
+"""`except Exception` handlers of exports and documents. Each logs and counts the exception, and other work
+continues."""
 
 import time
 from dataclasses import replace
@@ -50,7 +49,7 @@ def test_an_unexpected_error_ends_an_attempt_of_a_chunk(
     assert counted("chunk") == before + 1
 
 
-def test_an_unexpected_error_of_an_upload_beside_a_call_ends_an_attempt(
+def test_an_unexpected_error_of_a_parallel_upload_ends_an_attempt(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is raised in another thread."""

@@ -1,4 +1,4 @@
-"""Connections to the main database, independent of the settings of its role, and its clock."""
+"""Sessions of the main database, which do not depend on the role's settings, and its clock."""
 
 import time
 from collections.abc import Iterator
@@ -43,14 +43,14 @@ def test_settings_of_the_role_do_not_change_values() -> None:
         assert cursor.fetchone() == (timedelta(minutes=90), "read committed")
 
 
-def test_sessions_have_a_name(transactional_db: None) -> None:
+def test_sessions_have_an_application_name(transactional_db: None) -> None:
     new_session()
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('application_name')")
         assert cursor.fetchone() == ("sluice",)
 
 
-def test_the_clock_is_that_of_the_database(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_uses_the_clock_of_the_database(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     new_session()
     with connection.cursor() as cursor:
         cursor.execute("SELECT clock_timestamp()")
@@ -63,7 +63,7 @@ def test_the_clock_is_that_of_the_database(transactional_db: None, monkeypatch: 
 
 
 def test_the_clock_is_read_again_with_each_connection_of_the_pool(transactional_db: None) -> None:
-    """Otherwise a host that was suspended, or whose clock was set, would date URLs in the past for an hour."""
+    """After a suspension or a change of its clock, a host would date URLs wrongly for an hour otherwise."""
     new_session()
     User.objects.exists()
     connection.close()  # returns it to the pool

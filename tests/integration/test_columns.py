@@ -1,4 +1,4 @@
-"""Selected columns, and datasets that describe themselves. A32."""
+"""Selected columns, and the descriptions of datasets. A32."""
 
 import json
 import zipfile
@@ -67,8 +67,8 @@ def test_json_lists_only_the_selected_columns(dataset: Dataset, alice: User) -> 
     assert document["rows"][0] == {"d": "2024-02-28", "n": 1}
 
 
-def test_another_selection_is_another_file(api: APIClient, dataset: Dataset) -> None:
-    """A32: a file is reused for the same columns in the same order only."""
+def test_different_selections_have_different_files(api: APIClient, dataset: Dataset) -> None:
+    """A32: a file is only reused for the same columns in the same order."""
     for columns in (None, ["k", "n"], ["n", "k"], ["k", "n"]):
         assert post(api, **({"columns": columns} if columns else {})).status_code == 202
         execution.drain()
@@ -104,7 +104,7 @@ def test_columns_are_checked_against_the_dataset(
 
 
 def test_a_job_shows_its_columns(api: APIClient, dataset: Dataset) -> None:
-    """A32. The manifest too."""
+    """A32: the manifest shows them too."""
     job = Job.objects.get(pk=post(api, columns=["n", "k"], delivery="zip").json()["jobId"])
     execution.drain()
     assert api.get(f"/exports/{job.pk}").json()["columns"] == ["n", "k"]
@@ -112,7 +112,7 @@ def test_a_job_shows_its_columns(api: APIClient, dataset: Dataset) -> None:
     assert manifest["columns"] == ["n", "k"]
 
 
-def test_a_dataset_describes_itself(api: APIClient, dataset: Dataset) -> None:
+def test_a_dataset_lists_its_columns(api: APIClient, dataset: Dataset) -> None:
     """A32."""
     assert api.get("/exports/datasets/things").json() == {
         "name": "things",
@@ -137,7 +137,7 @@ def test_no_request_queries_the_source_after_the_registration(
     assert post(api, columns=["n"]).status_code == 202
 
 
-def test_a_dataset_of_an_earlier_release_is_described_once(
+def test_the_columns_of_an_older_dataset_are_read_once(
     api: APIClient, dataset: Dataset, request: pytest.FixtureRequest
 ) -> None:
     """A32: after that, no request queries the source."""
@@ -149,14 +149,14 @@ def test_a_dataset_of_an_earlier_release_is_described_once(
 def test_an_unavailable_source_is_reported_while_the_columns_are_unknown(
     api: APIClient, dataset: Dataset, unreachable: None
 ) -> None:
-    """A32: of a dataset that was registered before columns were stored."""
+    """A32: the dataset was registered before columns were stored."""
     for response in (api.get("/exports/datasets/things"), post(api, columns=["n"])):
         assert (response.status_code, response.json()["code"]) == (503, "source_unavailable")
     assert post(api).status_code == 202
 
 
 def test_a_registration_replaces_the_columns(api: APIClient, dataset: Dataset, source_db: psycopg.Connection) -> None:
-    """A32. A job keeps the columns that it was accepted with, A38."""
+    """A32, A38: an accepted job keeps its columns."""
     job = Job.objects.get(pk=post(api, columns=["n", "d"], reuse="never").json()["jobId"])
     source_db.execute("""
         CREATE FUNCTION data.fewer(key text, effective_date date) RETURNS TABLE (n int, m int)

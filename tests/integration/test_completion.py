@@ -1,4 +1,4 @@
-"""From the last chunk to the receipt and its link. A19, A21 to A24."""
+"""Completion of jobs: from the last chunk to the receipt and its link. A19, A21 to A24."""
 
 import csv
 import gzip
@@ -139,7 +139,7 @@ def test_a_zip_stores_compressed_files_as_they_are(dataset: Dataset, alice: User
     assert [json.loads(line)["n"] for line in UNPACK["zstd"](archive.read(file)).splitlines()] == [1, 2, 3]
 
 
-def test_a_manifest_lists_only_the_files(dataset: Dataset, alice: User) -> None:
+def test_a_manifest_does_not_contain_the_files(dataset: Dataset, alice: User) -> None:
     receipt = finish(make_job(dataset, alice, 3, delivery="manifest"))
     manifest = json.loads(delivered(receipt))
     assert receipt.content_type == "application/json"
@@ -197,7 +197,7 @@ def test_a_job_with_a_failed_chunk_is_not_completed(dataset: Dataset, alice: Use
     assert not Receipt.objects.exists()
 
 
-def test_a_job_that_still_runs_is_not_completed(dataset: Dataset, alice: User) -> None:
+def test_a_running_job_is_not_completed(dataset: Dataset, alice: User) -> None:
     """A19: one of its two chunks is done."""
     job = make_job(dataset, alice, 2)
     end_chunk()
@@ -207,7 +207,7 @@ def test_a_job_that_still_runs_is_not_completed(dataset: Dataset, alice: User) -
 
 
 def test_one_message_completes_all_ready_jobs(dataset: Dataset, alice: User) -> None:
-    """A12: the messages of the others were lost, and this one is about a job that is already complete."""
+    """A12: the messages for the other jobs were lost, and this message is for a job that is already complete."""
     jobs = [make_job(dataset, alice, 1, key=key) for key in ("EWR", "JFK", "LGA")]
     execution.drain()
     completion.complete(jobs[0].pk)
@@ -231,7 +231,7 @@ def test_a_worker_sends_a_message_for_jobs_that_it_does_not_complete(
     assert queued("bundles") == 1
 
 
-def test_the_stale_one_of_two_completions_changes_nothing(dataset: Dataset, alice: User) -> None:
+def test_the_stale_completion_of_two_changes_nothing(dataset: Dataset, alice: User) -> None:
     """A11: both are running, and the lease of the first one has expired."""
     job = make_job(dataset, alice, 1)
     end_chunk()
@@ -268,12 +268,12 @@ def attempt_of(job: Job, token: int, checkpoint: Callable[[], None]) -> bundles.
 
 
 def complete_now(job: Job) -> None:
-    """Complete as if the backoff of an earlier attempt were over."""
+    """Complete a job without waiting for the backoff after an earlier attempt."""
     Job.objects.update(completion_lease_until=None)
     completion.complete(job.pk)
 
 
-def test_a_file_replaced_by_another_job_is_delivered_in_its_new_version(dataset: Dataset, alice: User) -> None:
+def test_a_replaced_file_is_delivered_in_its_new_version(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 2)
     execution.drain()
     make_job(dataset, alice, 2, reuse="never")
@@ -288,13 +288,13 @@ def test_a_file_replaced_by_another_job_is_delivered_in_its_new_version(dataset:
 @pytest.mark.slow
 @pytest.mark.parametrize("harm", ["deleted", "changed"])
 def test_a_missing_file_is_exported_again(dataset: Dataset, alice: User, harm: str) -> None:
-    """An unreferenced or missing object must not fail the job."""
+    """A missing or unreferenced object must not make the job fail."""
     job = make_job(dataset, alice, 2)
     execution.drain()
     if harm == "deleted":
         storage.delete(PATH)
     else:
-        storage.put(PATH, b"somebody's", content_type="text/csv", if_match=job.chunks.get(seq=0).etag)
+        storage.put(PATH, b"unreferenced", content_type="text/csv", if_match=job.chunks.get(seq=0).etag)
     completion.complete(job.pk)
     job.refresh_from_db()
     assert (job.status, job.done, job.rows) == ("running", 1, 3)
@@ -307,7 +307,7 @@ def test_a_missing_file_is_exported_again(dataset: Dataset, alice: User, harm: s
 
 
 def test_a_missing_file_at_the_last_attempt_fails_the_job(dataset: Dataset, alice: User) -> None:
-    """Otherwise the job would have no attempt left, and run forever."""
+    """The job would otherwise have no attempt left and never end."""
     job = make_job(dataset, alice, 2)
     execution.drain()
     storage.delete(PATH)
@@ -333,7 +333,7 @@ def test_a_completion_without_attempts_or_lease_fails(dataset: Dataset, alice: U
 def test_the_lease_is_renewed_while_files_are_checked(
     dataset: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A11: 10,000 of them take longer than a lease."""
+    """A11: checking 10,000 files takes longer than a lease."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 1})
     job = make_job(dataset, alice, 2)
     execution.drain()
@@ -369,7 +369,7 @@ def test_a_stale_completion_changes_no_chunk(dataset: Dataset, alice: User) -> N
 
 
 def test_a_bundle_that_kills_its_workers_fails(dataset: Dataset, alice: User) -> None:
-    """A17: attempts count at the claim."""
+    """A17: an attempt is counted when it is claimed."""
     job = make_job(dataset, alice, 1)
     execution.drain()
     for _ in range(4):
@@ -392,10 +392,10 @@ def test_graceful_shutdown_hands_the_completion_to_another_worker(
     job = make_job(dataset, alice, 1)
     execution.drain()
 
-    def leave(*_args: object) -> None:
+    def shut_down(*_args: object) -> None:
         raise SystemExit
 
-    monkeypatch.setattr(bundles, "make", leave)
+    monkeypatch.setattr(bundles, "make", shut_down)
     with pytest.raises(SystemExit):
         completion.complete(job.pk)
     job.refresh_from_db()
@@ -534,9 +534,7 @@ def fetched(url: str) -> bytes:
         return bytes(reply.read())
 
 
-def test_a_manifest_gives_its_bytes_after_the_files_were_replaced(
-    dataset: Dataset, alice: User, api: APIClient
-) -> None:
+def test_a_manifest_delivers_its_bytes_after_files_were_replaced(dataset: Dataset, alice: User, api: APIClient) -> None:
     """A38."""
     job = make_job(dataset, alice, 2, delivery="manifest")
     entries = json.loads(delivered(finish(job)))["files"]
@@ -549,10 +547,10 @@ def test_a_manifest_gives_its_bytes_after_the_files_were_replaced(
     assert fetched(api.get(entries[0]["url"])["Location"]) == CONTENT
 
 
-def test_a_manifest_keeps_small_files_in_packs_and_large_ones_alone(
+def test_a_manifest_stores_small_files_in_packs_and_large_ones_separately(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A38: its files are deleted before the first request for them."""
+    """A38: the chunks' objects are deleted before the first request for a file."""
     monkeypatch.setattr(packs, "FILES", 2)
     monkeypatch.setattr(packs, "PACKED_BYTES", 100)
     job = make_job(dataset, alice, 6, delivery="manifest")
@@ -577,10 +575,10 @@ def test_a_manifest_keeps_small_files_in_packs_and_large_ones_alone(
     chunks = list(job.chunks.order_by("seq"))
     for chunk in chunks[::-1]:
         chunk_files.presign(receipt.job, key=chunk.key, effective_date=chunk.effective_date)
-    check_ledger(receipt, chunks)
+    check_delivery(receipt, chunks)
 
 
-def test_concurrent_first_requests_for_a_file_give_its_bytes(dataset: Dataset, alice: User) -> None:
+def test_concurrent_first_requests_for_a_file_return_its_bytes(dataset: Dataset, alice: User) -> None:
     """A38."""
     job = make_job(dataset, alice, 3, delivery="manifest")
     job = finish(job).job
@@ -589,9 +587,7 @@ def test_concurrent_first_requests_for_a_file_give_its_bytes(dataset: Dataset, a
     assert {hashlib.sha256(fetched(url)).hexdigest() for url in urls} == {chunk.sha256}
 
 
-def test_bytes_of_a_pack_that_are_not_those_of_the_ledger_are_not_delivered(
-    dataset: Dataset, alice: User, api: APIClient
-) -> None:
+def test_changed_bytes_of_a_pack_are_not_delivered(dataset: Dataset, alice: User, api: APIClient) -> None:
     """A38: if the pack has changed, a file is read from its path if it has the recorded bytes."""
     job = make_job(dataset, alice, 3, delivery="manifest")
     receipt = finish(job)
@@ -627,7 +623,9 @@ def test_an_equal_file_with_another_etag_is_not_superseded(dataset: Dataset, ali
     job = make_job(dataset, alice, 2, delivery="zip")
     finish(job)
     newer = storage.put(PATH, b"newer", content_type="text/csv", if_match=job.chunks.get(seq=0).etag)
-    File.objects.filter(path=PATH).update(etag=newer.etag)  # as if another upload of the same bytes had that ETag
+    File.objects.filter(path=PATH).update(
+        etag=newer.etag
+    )  # simulates another upload of the same bytes, with another ETag
 
     assert fetched(api.get(f"/exports/{job.pk}/files/JFK/2024-02-28")["Location"]) == b"newer"
 
@@ -648,7 +646,7 @@ def test_copies_of_files_are_deleted_with_their_delivery(dataset: Dataset, alice
 def test_the_sweep_keeps_the_copies_of_live_deliveries(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A26: it deletes those of attempts that died."""
+    """A26: it deletes the copies of killed attempts."""
     monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-10))
     receipt = finish(make_job(dataset, alice, 2, delivery="manifest"))
     live = {item.key for item in storage.list_objects("_receipts/")}
@@ -664,7 +662,7 @@ def test_the_sweep_keeps_the_copies_of_live_deliveries(
 def test_the_sweep_keeps_the_deliveries_of_another_service_in_the_bucket(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch, settings: LazySettings, mark: dict[str, str]
 ) -> None:
-    """A26: before, two services in one bucket deleted each other's deliveries, and aborted each other's uploads."""
+    """A26: two services that share a bucket must not delete each other's deliveries or abort each other's uploads."""
     monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-10))
     receipt = finish(make_job(dataset, alice, 2, delivery="manifest"))
     theirs = f"_receipts/{uuid4()}/1/x.zip"
@@ -687,7 +685,7 @@ def test_the_sweep_keeps_the_deliveries_of_another_service_in_the_bucket(
 def test_a_file_is_refused_after_its_expiry_by_the_database_clock(
     dataset: Dataset, alice: User, api: APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A22: as for links. The clock of the web process may be wrong, and `expiresAt` comes from the database."""
+    """A22: as for links, because `expiresAt` comes from the database, and the web process may have a wrong clock."""
     job = make_job(dataset, alice, 2, delivery="manifest")
     finish(job)
     now = timezone.now()
@@ -717,7 +715,7 @@ def test_the_state_of_a_receipt_follows_the_database_clock(
 
 
 def test_a_refused_delivery_costs_no_attempt(dataset: Dataset, alice: User, settings: LazySettings) -> None:
-    """A40: for EXPORT_STORAGE_PATIENCE_SECONDS."""
+    """A40: this holds for EXPORT_STORAGE_PATIENCE_SECONDS."""
     job = make_job(dataset, alice, 2)
     execution.drain()
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
@@ -740,7 +738,7 @@ def test_a_refused_delivery_costs_no_attempt(dataset: Dataset, alice: User, sett
         assert job.status == "success"
 
 
-def test_no_completion_begins_while_the_storage_refuses_writes(
+def test_no_completion_starts_while_the_storage_refuses_writes(
     dataset: Dataset, alice: User, settings: LazySettings
 ) -> None:
     """A40."""
@@ -759,7 +757,7 @@ def test_no_completion_begins_while_the_storage_refuses_writes(
 def test_an_attempt_without_a_receipt_leaves_no_copies(
     dataset: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A40: otherwise a delivery with one file that cannot be copied would fill the storage."""
+    """A40: a delivery with a file that cannot be copied would fill the storage otherwise."""
     monkeypatch.setattr(packs, "FILES", 8)
     monkeypatch.setattr(batches, "TARGET_SECONDS", 0)  # no batch packs a file before
     job = make_job(dataset, alice, 12, delivery="manifest")
@@ -788,7 +786,7 @@ def test_an_attempt_without_a_receipt_leaves_no_copies(
 def test_a_delivery_is_created_again_after_its_worker_was_killed(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A12, A26: SIGKILL after its first pack. The sweep deletes the objects of the killed attempt."""
+    """A12, A26: the worker is killed after its first pack. The sweep deletes the objects of the killed attempt."""
     monkeypatch.setattr(packs, "FILES", 2)
     monkeypatch.setattr(batches, "TARGET_SECONDS", 0)  # no batch packs a file before
     monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-10))
@@ -797,9 +795,9 @@ def test_a_delivery_is_created_again_after_its_worker_was_killed(
     token = completion.claim(job.pk)
     assert token
     folder = bundles.folder_of_attempt(job, token)
-    own: Any = connection
-    own.close()
-    own.close_pool()  # the child must not use its sockets
+    database: Any = connection
+    database.close()
+    database.close_pool()  # the child must not use its sockets
     child = multiprocessing.get_context("fork").Process(target=make_until_killed, args=(job, token))
     child.start()
     child.join(60)
@@ -810,7 +808,7 @@ def test_a_delivery_is_created_again_after_its_worker_was_killed(
     complete_now(job)
     assert storage_cleanup.delete_orphans() == len(left)
     assert list(storage.list_objects(folder)) == []
-    check_ledger(Receipt.objects.get(pk=job.pk), list(job.chunks.order_by("seq")))
+    check_delivery(Receipt.objects.get(pk=job.pk), list(job.chunks.order_by("seq")))
 
 
 def make_until_killed(job: Job, token: int) -> None:
@@ -822,7 +820,7 @@ def make_until_killed(job: Job, token: int) -> None:
 
 
 def test_the_pause_of_a_refused_delivery_grows(dataset: Dataset, alice: User, settings: LazySettings) -> None:
-    """A40: a file that cannot be copied would otherwise be tried every two seconds for an hour."""
+    """A40: otherwise, a file that cannot be copied would be tried every two seconds for an hour."""
     job = make_job(dataset, alice, 2)
     execution.drain()
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
@@ -839,7 +837,7 @@ def test_the_pause_of_a_refused_delivery_grows(dataset: Dataset, alice: User, se
 def test_a_repeated_attempt_creates_its_copies_again(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A38: a file was replaced more often than one pass adopts, and the last version stayed."""
+    """A38: a file is replaced more often than an attempt adopts new versions. Its last version is not replaced."""
     monkeypatch.setattr(bundles, "ADOPTIONS", 2)
     job = make_job(dataset, alice, 3, delivery="manifest")
     execution.drain()
@@ -873,16 +871,16 @@ def test_a_repeated_attempt_creates_its_copies_again(
 
 
 @pytest.mark.parametrize(("delivery", "chunks"), [("zip", 3), ("single", 3), ("single", 1), ("manifest", 3)])
-def test_a_delivery_is_its_ledger_while_its_files_are_replaced(
+def test_a_delivery_matches_its_chunks_while_files_are_replaced(
     dataset: Dataset, alice: User, delivery: str, chunks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A38: the files are replaced each time that the bundle has begun to read one."""
+    """A38: files are replaced each time the bundle has started to read one."""
     job = make_job(dataset, alice, chunks, delivery=delivery)
     execution.drain()
     versions = iter(range(100))
 
     def replace_one() -> None:
-        """Export a newer file to the first path, as another job would."""
+        """Write a newer file to the path of a chunk, like another job."""
         if (number := next(versions)) < 6:
             chunk = job.chunks.get(seq=number % chunks)
             content = b"id,name\n" + b"%d,x\n" % number
@@ -910,11 +908,11 @@ def test_a_delivery_is_its_ledger_while_its_files_are_replaced(
     assert (job.status, job.completion_attempts) == ("success", 1)
     rows = list(job.chunks.order_by("seq"))
     assert (job.rows, job.bytes) == (sum(c.rows or 0 for c in rows), sum(c.bytes or 0 for c in rows))
-    check_ledger(Receipt.objects.get(pk=job.pk), rows)
+    check_delivery(Receipt.objects.get(pk=job.pk), rows)
 
 
-def check_ledger(receipt: Receipt, chunks: list[Chunk]) -> None:
-    """Compare the delivered bytes with the receipt, the manifest, and the chunks."""
+def check_delivery(receipt: Receipt, chunks: list[Chunk]) -> None:
+    """Check that the delivered bytes match the receipt, the manifest, and the chunks."""
     content = delivered(receipt)
     job = receipt.job
     if job.delivery == "zip":
@@ -932,10 +930,10 @@ def check_ledger(receipt: Receipt, chunks: list[Chunk]) -> None:
         assert content.count(b"\n") == receipt.rows + 1
 
 
-def test_no_job_fails_because_others_export_the_same_files(
+def test_concurrent_exports_of_the_same_files_do_not_make_jobs_fail(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: LazySettings
 ) -> None:
-    """A38: every file is replaced several times a second, each time by other bytes."""
+    """A38: every file is replaced several times a second, each time by different bytes."""
     settings.SLUICE = settings.SLUICE.model_copy(
         update={"export_backoff_base_seconds": 0.1, "export_backoff_max_seconds": 0.1}
     )
@@ -973,7 +971,7 @@ def test_no_job_fails_because_others_export_the_same_files(
 
     assert [job.status for job in jobs] == ["success"] * 3
     for job in jobs:
-        check_ledger(job.receipt, list(job.chunks.order_by("seq")))
+        check_delivery(job.receipt, list(job.chunks.order_by("seq")))
 
 
 def test_jobs_of_two_schema_versions_do_not_replace_each_others_files_endlessly(
@@ -998,12 +996,14 @@ def test_jobs_of_two_schema_versions_do_not_replace_each_others_files_endlessly(
         job.refresh_from_db()
         assert job.status == "success"
         chunks = list(job.chunks.order_by("seq"))
-        check_ledger(job.receipt, chunks)
+        check_delivery(job.receipt, chunks)
         for chunk in chunks:
             url = chunk_files.presign(job, key=chunk.key, effective_date=chunk.effective_date)
             assert fetched(url).splitlines()[0] == header
-    moved = set(Chunk.objects.filter(path__startswith="things/schema-").values_list("job__schema_version", flat=True))
-    assert len(moved) == 1  # one of the two was superseded
+    versions = set(
+        Chunk.objects.filter(path__startswith="things/schema-").values_list("job__schema_version", flat=True)
+    )
+    assert len(versions) == 1  # only one of the two jobs uses other paths
 
 
 @pytest.fixture
@@ -1050,7 +1050,7 @@ def test_files_of_another_dataset_at_the_same_path_are_no_snapshots(
 def test_jobs_of_two_datasets_at_the_same_path_deliver_their_own_files(
     dataset: Dataset, alice: User, successor: Callable[[], Dataset]
 ) -> None:
-    """A38: the first dataset gets another base path while its job waits, and the second one its path."""
+    """A38: while a job of the first dataset waits, its dataset moves, and the second one takes over its base path."""
     first = make_job(dataset, alice, 3, delivery="manifest")
     second = make_job(successor(), alice, 3, delivery="manifest")
     for _ in range(3):
@@ -1062,7 +1062,7 @@ def test_jobs_of_two_datasets_at_the_same_path_deliver_their_own_files(
     for job, header in ((first, b"k,n,d"), (second, b"k,other")):
         job.refresh_from_db()
         assert job.status == "success"
-        check_ledger(job.receipt, list(job.chunks.order_by("seq")))
+        check_delivery(job.receipt, list(job.chunks.order_by("seq")))
         for chunk in job.chunks.all():
             url = chunk_files.presign(job, key=chunk.key, effective_date=chunk.effective_date)
             assert fetched(url).splitlines()[0] == header
@@ -1088,8 +1088,8 @@ def test_an_upload_does_not_adopt_the_file_of_another_dataset(
     assert delivered(Receipt.objects.get(pk=second.pk)) == b"k,other\nJFK,1\n"
 
 
-def change_of_data(source_db: psycopg.Connection, dataset: Dataset) -> Callable[[], object]:
-    """Make the function return a version, and return a function that raises it."""
+def versioned_data(source_db: psycopg.Connection, dataset: Dataset) -> Callable[[], object]:
+    """Make the function return a version number, and return a function that increments it."""
     source_db.execute("""
         CREATE TABLE data.version AS SELECT 1 AS v;
         CREATE FUNCTION data.versioned(key text, effective_date date) RETURNS TABLE (k text, v int)
@@ -1103,13 +1103,13 @@ def change_of_data(source_db: psycopg.Connection, dataset: Dataset) -> Callable[
 def test_a_fresh_export_does_not_adopt_data_from_before_its_start(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A16: a slow export, which read earlier, replaces the file just before the faster one records it."""
-    change = change_of_data(source_db, dataset)
+    """A16: a slow export has read earlier data, and replaces the file just before the faster one records it."""
+    increment = versioned_data(source_db, dataset)
     finish(make_job(dataset, alice, 1))
     make_job(dataset, alice, 1, reuse="never")
     slow = claim_one(backend="slow")
     assert slow
-    change()
+    increment()
     fresh = make_job(dataset, alice, 1, reuse="never")
     finish_chunk = transitions.finish
 
@@ -1130,12 +1130,12 @@ def test_a_fresh_export_does_not_adopt_data_from_before_its_start(
     assert fresh.completion_attempts == 1
 
 
-def test_an_adopted_file_is_an_event(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
-    """A25: clients saw the rows, bytes, and checksum of the previous file."""
-    change = change_of_data(source_db, dataset)
+def test_adopting_a_file_creates_events(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
+    """A25: clients have received the rows, bytes, and checksum of the previous file."""
+    increment = versioned_data(source_db, dataset)
     job = make_job(dataset, alice, 2)
     execution.drain()
-    change()
+    increment()
     make_job(dataset, alice, 2, reuse="never")
     execution.drain()
     position = Job.objects.get(pk=job.pk).event_seq
@@ -1153,7 +1153,7 @@ def test_an_adopted_file_is_an_event(dataset: Dataset, alice: User, source_db: p
 def test_files_with_different_columns_are_not_joined(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, compression: str
 ) -> None:
-    """A38: the function was changed in the source, and the schema version was not raised."""
+    """A38: the function was changed in the source without a new schema version."""
     shape = Shape(compression=compression)
     finish(make_job(dataset, alice, 1, shape=shape))
     source_db.execute("DROP FUNCTION data.rows_for")

@@ -1,4 +1,4 @@
-"""A19: cancel, retry, and replay, with permissions."""
+"""A19: cancellation, retry, and replay of jobs, and the permissions for them."""
 
 import threading
 import time
@@ -29,7 +29,7 @@ from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixt
 from tests.integration.test_leases import claim, in_threads
 from tests.waiting import wait_until
 
-NOBODYS = "00000000-0000-0000-0000-000000000000"
+MISSING_ID = "00000000-0000-0000-0000-000000000000"
 
 
 def statuses(job: Job) -> Counter[str]:
@@ -39,13 +39,13 @@ def statuses(job: Job) -> Counter[str]:
 # ---- Cancel ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_cancel_ends_every_unfinished_chunk(api: APIClient, dataset: Dataset, alice: User) -> None:
-    """A19: pending, running, and retrying chunks; done ones stay done."""
+def test_it_cancels_every_unfinished_chunk(api: APIClient, dataset: Dataset, alice: User) -> None:
+    """A19: pending, running, and retrying chunks are cancelled; done and failed ones do not change."""
     job = make_job(dataset, alice, 5)
-    done, failed, waiting, _running = (claim() for _ in range(4))
+    done, failed, retrying, _running = (claim() for _ in range(4))
     outcomes.finish([(done, result_of(done))])
     outcomes.fail(failed, PermanentSourceError(), delay=None)
-    outcomes.fail(waiting, SourceError(), delay=60)
+    outcomes.fail(retrying, SourceError(), delay=60)
 
     response = api.post(f"/exports/{job.pk}/cancel")
     assert response.status_code == 200
@@ -60,7 +60,7 @@ def test_a_cancel_ends_every_unfinished_chunk(api: APIClient, dataset: Dataset, 
 
 
 def test_a_large_job_is_cancelled_in_parts(dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A19: no statement changes more than a part, and the job ends once, with all its events and its refund."""
+    """A19: each statement changes only a part. The job ends once, with all events and the whole refund."""
     job = make_job(dataset, alice, 11)
     done, _running = claim(), claim()
     outcomes.finish([(done, result_of(done))])
@@ -100,7 +100,7 @@ def test_the_holder_of_a_cancelled_chunk_is_fenced_and_frees_its_slot(dataset: D
 def test_a_running_chunk_stops_at_its_next_part_and_its_upload_is_aborted(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any
 ) -> None:
-    """A19: the rows take a quarter of a minute, and are uploaded in several parts."""
+    """A19: the rows take 15 seconds, and are uploaded in several parts."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 3})
     source_db.execute("""
         CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date)
@@ -128,11 +128,11 @@ def test_a_running_chunk_stops_at_its_next_part_and_its_upload_is_aborted(
     assert list(storage.list_uploads("things/")) == []
     assert list(storage.list_objects("things/")) == []
     assert not Slot.objects.held().exists()
-    calling = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'COPY%%rows_for%%' AND pid <> pg_backend_pid()"
-    wait_until(lambda: source_db.execute(calling).fetchone() is None)  # a backend ends a moment after its connection
+    calls = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'COPY%%rows_for%%' AND pid <> pg_backend_pid()"
+    wait_until(lambda: source_db.execute(calls).fetchone() is None)  # a backend ends a moment after its connection
 
 
-def test_the_reaper_frees_the_slot_of_a_cancelled_chunk_whose_holder_died(dataset: Dataset, alice: User) -> None:
+def test_the_reaper_frees_the_slot_of_a_cancelled_chunk_whose_worker_was_killed(dataset: Dataset, alice: User) -> None:
     """A12, A19."""
     job = make_job(dataset, alice, 1)
     claim()
@@ -144,7 +144,7 @@ def test_the_reaper_frees_the_slot_of_a_cancelled_chunk_whose_holder_died(datase
 
 
 def test_a_cancelled_completion_issues_no_receipt(dataset: Dataset, alice: User) -> None:
-    """A19, A21: cancelled between the last chunk and the receipt."""
+    """A19, A21: the job is cancelled between its last chunk and its receipt."""
     job = make_job(dataset, alice, 2)
     execution.drain()
     token = completion.claim(job.pk)
@@ -160,7 +160,7 @@ def test_a_cancelled_completion_issues_no_receipt(dataset: Dataset, alice: User)
 
 
 def test_an_ended_job_cannot_be_cancelled(api: APIClient, dataset: Dataset, alice: User) -> None:
-    """A19: 409, and nothing changes; also the second time."""
+    """A19: the response is 409, and nothing changes. This is also true for a second cancellation."""
     job = make_job(dataset, alice, 1)
     execution.drain()
     completion.complete(job.pk)
@@ -178,7 +178,8 @@ def test_an_ended_job_cannot_be_cancelled(api: APIClient, dataset: Dataset, alic
 def test_counts_add_up_after_concurrent_cancels_and_finishes(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    """A19: six workers finish, fail, and claim while two users cancel, at once or in parts."""
+    """A19: six workers claim, finish, and fail chunks while two clients cancel the job, in one statement or in
+    parts."""
     monkeypatch.setattr(submission, "CHUNKS_AT_ONCE", at_once)
     for _ in range(5):
         job = make_job(dataset, alice, 12, reuse="never")
@@ -210,32 +211,32 @@ def test_counts_add_up_after_concurrent_cancels_and_finishes(
 
 
 @pytest.mark.parametrize("at_once", [10_000, 2])
-def test_a_cancel_includes_chunks_released_at_the_same_time(
+def test_it_cancels_chunks_that_are_released_at_the_same_time(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    """A19: the holder of the completion puts a chunk back into the queue while the cancel waits for the job's row."""
+    """A19: the completion returns a chunk to the queue while the cancellation waits for the lock of the job."""
     monkeypatch.setattr(submission, "CHUNKS_AT_ONCE", at_once)
     job = make_job(dataset, alice, 3)
     execution.drain()
     token = completion.claim(job.pk)
     chunks = list(job.chunks.values_list("pk", flat=True))
-    redone, asked = threading.Event(), threading.Event()
+    returned, cancelling = threading.Event(), threading.Event()
 
     def redo() -> None:
         try:
             with transaction.atomic():
                 limits = {"patience": 3600, "attempts": 4}
                 assert sql.scalar(completion.REDO, job=job.pk, token=token, chunks=chunks[:1], **limits) == 1
-                redone.set()
-                assert asked.wait(30)
+                returned.set()
+                assert cancelling.wait(30)
                 wait_until(waits_for_a_lock)
         finally:
             connection.close()
 
     other = threading.Thread(target=redo)
     other.start()
-    assert redone.wait(30)
-    asked.set()
+    assert returned.wait(30)
+    cancelling.set()
     assert actions.cancel(job) == 1
     other.join()
 
@@ -250,7 +251,7 @@ def test_a_cancel_includes_chunks_released_at_the_same_time(
 def test_a_retry_runs_only_the_failed_chunks(
     api: APIClient, dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
-    """A19: the same job, with new attempts; done chunks are not exported again."""
+    """A19: the job runs again with new attempts, and done chunks are not exported again."""
     source_db.execute("""
         CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date)
         RETURNS TABLE (k text, n int, d date) LANGUAGE plpgsql AS $$
@@ -279,8 +280,8 @@ def test_a_retry_runs_only_the_failed_chunks(
 # ---- Replay ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_replay_is_a_new_job_of_the_same_request(api: APIClient, dataset: Dataset, alice: User) -> None:
-    """A19: also of a successful one; existing files are reused."""
+def test_a_replay_creates_a_job_with_the_same_request(api: APIClient, dataset: Dataset, alice: User) -> None:
+    """A19: a successful job can be replayed too. Existing files are reused."""
     body = {
         "dataset": "things",
         "items": [{"key": key, "effectiveDate": "2024-02-29"} for key in ("B", "A", "B")],
@@ -320,7 +321,7 @@ def test_a_replay_is_a_new_job_of_the_same_request(api: APIClient, dataset: Data
 
 
 @pytest.mark.parametrize("change", [{"formats": ["json"]}, {"key_pattern": "^[0-9]+$"}])
-def test_a_replay_of_a_no_longer_valid_request_is_409(
+def test_a_replay_of_an_outdated_request_is_refused(
     api: APIClient, dataset: Dataset, alice: User, change: dict[str, Any]
 ) -> None:
     """A19."""
@@ -333,7 +334,7 @@ def test_a_replay_of_a_no_longer_valid_request_is_409(
 
 
 def test_a_replay_uses_one_version_of_its_dataset(api: APIClient, dataset: Dataset, alice: User) -> None:
-    """A38: while the dataset is registered again, with its next version, after each statement that reads it."""
+    """A38: the dataset is registered again, with a new version, after each statement that reads it."""
     job = make_job(dataset, alice, 1)
     versions = count(2)
 
@@ -346,9 +347,9 @@ def test_a_replay_uses_one_version_of_its_dataset(api: APIClient, dataset: Datas
     with connection.execute_wrapper(register_next):
         again = Job.objects.get(pk=api.post(f"/exports/{job.pk}/replay").json()["jobId"])
     assert again.schema_version > 1
-    its = registration(again.schema_version)
-    assert (again.function, again.statement_timeout) == (its["function"], its["statement_timeout"])
-    assert again.chunks.get().path.startswith(f"{its['base_path']}/")
+    registered = registration(again.schema_version)
+    assert (again.function, again.statement_timeout) == (registered["function"], registered["statement_timeout"])
+    assert again.chunks.get().path.startswith(f"{registered['base_path']}/")
 
 
 def registration(version: int) -> dict[str, Any]:
@@ -365,19 +366,19 @@ def registration(version: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("verb", ["cancel", "retry", "replay", "link"])
 def test_actions_on_jobs_of_other_users_return_404(dataset: Dataset, alice: User, bob: User, verb: str) -> None:
-    """A7: 404 as for one that does not exist, and nothing changes."""
+    """A7: the response is the same 404 as for a missing job, and nothing changes."""
     job = make_job(dataset, alice, 1)
     before = list(Job.objects.values())
-    stranger = client_of(bob)
+    client = client_of(bob)
 
-    theirs, nobodys = stranger.post(f"/exports/{job.pk}/{verb}"), stranger.post(f"/exports/{NOBODYS}/{verb}")
-    assert theirs.status_code == nobodys.status_code == 404
-    assert {**theirs.json(), "requestId": ""} == {**nobodys.json(), "requestId": ""}
+    other, missing = client.post(f"/exports/{job.pk}/{verb}"), client.post(f"/exports/{MISSING_ID}/{verb}")
+    assert other.status_code == missing.status_code == 404
+    assert {**other.json(), "requestId": ""} == {**missing.json(), "requestId": ""}
     assert list(Job.objects.values()) == before
 
 
 def test_staff_may_cancel_and_replay_for_themselves(dataset: Dataset, alice: User, bob: User) -> None:
-    """A7: staff do not export as another user, nor at the cost of one."""
+    """A7: a replay by staff belongs to them and is charged to them, not to the owner."""
     bob.is_staff = bob.is_superuser = True
     bob.save()
     job = make_job(dataset, alice, 1)
@@ -403,7 +404,7 @@ def test_staff_do_not_see_the_owner_s_link(api: APIClient, dataset: Dataset, ali
 
 @pytest.mark.parametrize("verb", ["cancel", "retry", "replay", "link"])
 def test_a_body_with_fields_is_refused(api: APIClient, dataset: Dataset, alice: User, verb: str) -> None:
-    """A1: fields that would be ignored are refused, and nothing changes."""
+    """A1: unknown fields are refused, and nothing changes."""
     job = make_job(dataset, alice, 1)
     response = api.post(f"/exports/{job.pk}/{verb}", {"bogus": 1})
 

@@ -1,4 +1,4 @@
-"""A18: an older file replaces a chunk whose source failed permanently, visibly, and only if the job allows it."""
+"""A18: snapshots. If the source has failed finally and the job allows it, an older file replaces a chunk."""
 
 import io
 import json
@@ -33,7 +33,7 @@ def run(times: int = 4) -> None:
 
 @pytest.fixture
 def older(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> Job:
-    """A job of a day whose file exists; after it, the source fails."""
+    """A job for one day whose file exists. After it, the source fails."""
     job = make_job(dataset, alice, 1)
     run(1)
     replace_function(source_db, RAISES)
@@ -43,7 +43,7 @@ def older(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> Job:
 def test_a_snapshot_replaces_a_chunk_after_its_retries(
     api: APIClient, older: Job, dataset: Dataset, alice: User
 ) -> None:
-    """A18: the receipt and the chunk show it, with the time of the older data and the reason."""
+    """A18: the receipt and the chunk show this, with the time of the older data and the error."""
     old = older.chunks.get()
     job = make_job(dataset, alice, 1, reuse="never")
     run(3)
@@ -73,7 +73,7 @@ def test_a_chunk_fails_if_its_job_does_not_allow_snapshots(
 
 
 def test_a_chunk_fails_without_an_older_file(older: Job, dataset: Dataset, alice: User) -> None:
-    """A18: one of two days has a file."""
+    """A18: only one of two days has an older file."""
     job = make_job(dataset, alice, 2, reuse="never")
     run()
 
@@ -103,7 +103,7 @@ def test_a_chunk_fails_if_the_older_file_has_changed(older: Job, dataset: Datase
 def test_a_permanent_source_error_degrades_immediately(
     older: Job, dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
-    """A17, A18: no retry can help, so there is none."""
+    """A17, A18: there are no retries, because they cannot help."""
     source_db.execute("DROP FUNCTION data.rows_for")
     job = make_job(dataset, alice, 1, reuse="never")
     run(1)
@@ -116,7 +116,7 @@ def test_a_permanent_source_error_degrades_immediately(
 def test_an_object_storage_failure_does_not_degrade_an_export(
     older: Job, dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any
 ) -> None:
-    """A17, A18: only a failure of the source does."""
+    """A17, A18: only a failure of the source degrades an export."""
     source_db.execute("""
         CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date)
         RETURNS TABLE (k text, n int, d date) LANGUAGE sql AS $$ SELECT key, 1, effective_date $$

@@ -1,4 +1,4 @@
-"""Deletion of tasks with everything derived from them, on request and after their retention time. B34."""
+"""Deletion of tasks and all their data, on request and after their retention time. B34."""
 
 from datetime import timedelta
 from typing import Any
@@ -63,17 +63,17 @@ def test_only_log_entries_and_model_usage_of_a_deleted_task_remain(api: APIClien
     assert not Task.objects.filter(pk=task.pk).exists()
     entry = LogEntry.objects.get(object_id=str(task.pk))
     assert (entry.action_flag, entry.user, entry.change_message) == (DELETION, alice, "Over the API: deleted.")
-    assert ModelUsage.objects.filter(task_id=task.pk).exists()  # what was paid
+    assert ModelUsage.objects.filter(task_id=task.pk).exists()  # the record of paid tokens
 
 
-def test_a_waiting_task_is_cancelled_and_deleted(api: APIClient, alice: User) -> None:
+def test_a_pending_task_is_cancelled_and_deleted(api: APIClient, alice: User) -> None:
     task = make_task(alice)
     assert api.delete(path(task)).status_code == 204
     assert run(task) == [False, False]
     assert (objects(task), rehearsal.calls(f"ocr-{task.pk}")) == (set(), [])
 
 
-def test_a_running_task_is_deleted_by_force_only(api: APIClient, alice: User) -> None:
+def test_a_running_task_is_only_deleted_with_force(api: APIClient, alice: User) -> None:
     task = make_task(alice, "until never")
     done: list[bool] = []
     thread = run_beside(task, Stage.OCR, done)
@@ -97,15 +97,15 @@ def test_other_users_cannot_delete_and_staff_need_the_permission(api: APIClient,
     assert client_of(staff_with("view_task", "change_task", "delete_task")).delete(path(task)).status_code == 204
 
 
-def test_an_idempotency_key_of_a_deleted_task_is_free(api: APIClient, alice: User) -> None:
+def test_the_idempotency_key_of_a_deleted_task_can_be_reused(api: APIClient, alice: User) -> None:
     task = completed(alice, idempotency_key="again", fingerprint="0" * 64)
     deletion.delete(task, user=alice, message="")
     assert completed(alice, idempotency_key="again", fingerprint="0" * 64).pk != task.pk
 
 
 # ---- Failures -------------------------------------------------------------------------------------------------------
-def test_without_redis_nothing_is_deleted(alice: User, rehearsed: Change) -> None:
-    """A run-state that cannot be deleted would still be shown."""
+def test_it_deletes_nothing_without_redis(alice: User, rehearsed: Change) -> None:
+    """The API would still show the run-state."""
     task = completed(alice)
     before = objects(task)
     rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:9/0"))
@@ -115,14 +115,14 @@ def test_without_redis_nothing_is_deleted(alice: User, rehearsed: Change) -> Non
     assert objects(task) == before
 
 
-def test_without_storage_the_objects_are_deleted_later(
+def test_it_deletes_objects_later_if_the_storage_is_unavailable(
     alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = completed(alice)
-    before, there = objects(task), settings.SLUICE
+    before, working = objects(task), settings.SLUICE
     fail_storage(settings)
     deletion.delete(task, user=alice, message="")
-    settings.SLUICE = there
+    settings.SLUICE = working
     assert not Task.objects.filter(pk=task.pk).exists()
     assert objects(task) == before
 
@@ -172,7 +172,7 @@ CREATE CONSTRAINT TRIGGER no_commit AFTER DELETE ON etl_task DEFERRABLE INITIALL
 
 
 def test_an_expired_task_whose_deletion_is_not_committed_keeps_its_objects(alice: User) -> None:
-    """The next sweep deletes both."""
+    """The next sweep deletes the task and its objects."""
     task = completed(alice, expires_at=timezone.now() - timedelta(days=1))
     before = objects(task)
     with connection.cursor() as cursor:
@@ -188,7 +188,7 @@ def test_an_expired_task_whose_deletion_is_not_committed_keeps_its_objects(alice
     assert objects(task) == set()
 
 
-def test_tasks_are_deleted_after_the_number_of_days_in_the_setting(alice: User, rehearsed: Change) -> None:
+def test_tasks_are_deleted_after_the_configured_days(alice: User, rehearsed: Change) -> None:
     old, new = completed(alice), completed(alice)
     chosen, running = completed(alice), make_task(alice)
     Task.objects.exclude(pk=new.pk).update(created_at=timezone.now() - timedelta(days=31))
@@ -201,7 +201,7 @@ def test_tasks_are_deleted_after_the_number_of_days_in_the_setting(alice: User, 
 
 
 @pytest.mark.parametrize("days", [1, 36_500])
-def test_a_client_can_choose_the_days_that_a_task_is_kept(api: APIClient, alice: User, days: int) -> None:
+def test_a_client_can_set_the_retention_of_a_task(api: APIClient, alice: User, days: int) -> None:
     stored = api.post(
         "/api/v1/etl/uploads", {"filename": "a.txt", "content_type": "text/plain", "size": 6}, format="json"
     )

@@ -1,4 +1,4 @@
-"""B34: deletions beside requests that change the same objects. Each is done or refused, and none fails."""
+"""B34: deletions at the same time as requests that change the same objects. Each one is executed or refused."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,7 +21,9 @@ pytestmark = pytest.mark.usefixtures("rehearsed")
 ROUNDS = 8
 
 
-def at_once(*requests: Callable[[], object]) -> None:
+def run_concurrently(*requests: Callable[[], object]) -> None:
+    """Run these requests in threads. A Problem is an expected refusal."""
+
     def send(number: int) -> None:
         with suppress(Problem):
             requests[number]()
@@ -41,20 +43,20 @@ def rule(alice: User) -> Rule:
 
 
 @pytest.mark.parametrize("_round", range(ROUNDS))
-def test_a_task_is_retried_or_deleted(alice: User, rule: Rule, _round: int) -> None:
+def test_a_task_is_either_retried_or_deleted(alice: User, rule: Rule, _round: int) -> None:
     task = ended(alice, rule)
-    at_once(
+    run_concurrently(
         lambda: actions.retry(task=task, from_stage=Stage.OCR),
         lambda: deletion.delete(task, user=alice, message="Deleted."),
     )
-    left = Task.objects.filter(pk=task.pk).first()
-    assert left is None or left.status == "pending"
+    remaining = Task.objects.filter(pk=task.pk).first()
+    assert remaining is None or remaining.status == "pending"
 
 
 @pytest.mark.parametrize("_round", range(ROUNDS))
-def test_a_task_becomes_a_sample_while_it_is_deleted(alice: User, rule: Rule, _round: int) -> None:
+def test_a_task_can_become_a_sample_while_it_is_deleted(alice: User, rule: Rule, _round: int) -> None:
     task = ended(alice, rule)
-    at_once(
+    run_concurrently(
         lambda: samples.add(Rule.objects.all(), rule.pk, task, {"lines": []}),
         lambda: deletion.delete(task, user=alice, message="Deleted."),
     )
@@ -64,12 +66,12 @@ def test_a_task_becomes_a_sample_while_it_is_deleted(alice: User, rule: Rule, _r
 
 @pytest.mark.parametrize("_round", range(ROUNDS))
 @pytest.mark.parametrize("deleted", ["sample", "task"])
-def test_an_evaluation_starts_while_a_sample_is_deleted(alice: User, rule: Rule, deleted: str, _round: int) -> None:
+def test_an_evaluation_can_start_while_a_sample_is_deleted(alice: User, rule: Rule, deleted: str, _round: int) -> None:
     tasks = [ended(alice, rule) for _ in range(2)]
-    kept, gone = (samples.add(Rule.objects.all(), rule.pk, task, {"lines": []})[0] for task in tasks)
-    at_once(
+    kept, removed = (samples.add(Rule.objects.all(), rule.pk, task, {"lines": []})[0] for task in tasks)
+    run_concurrently(
         lambda: evaluations.start(Rule.objects.all(), rule.pk, version=None, user=alice),
-        (lambda: samples.delete(rule.pk, gone.pk))
+        (lambda: samples.delete(rule.pk, removed.pk))
         if deleted == "sample"
         else (lambda: deletion.delete(tasks[1], user=alice, message="Deleted.")),
     )

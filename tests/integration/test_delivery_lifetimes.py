@@ -1,4 +1,4 @@
-"""The lifetimes of a delivery and of its links. A29."""
+"""Lifetimes of deliveries and of their links. A29."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,7 +19,7 @@ DAY = timedelta(days=1)
 BODY = {"items": [{"key": "JFK", "effectiveDate": "2024-02-28"}]}
 
 
-def submitted(api: APIClient, dataset: Dataset, **more: Any) -> Job:
+def submit(api: APIClient, dataset: Dataset, **more: Any) -> Job:
     response = api.post("/exports", {**BODY, "dataset": dataset.name, **more}, format="json")
     assert response.status_code == 202, response.json()
     return Job.objects.get(pk=response.json()["jobId"])
@@ -30,27 +30,29 @@ def receipt_of(api: APIClient, job: Job) -> dict[str, Any]:
     return receipt
 
 
-def moment(text: str) -> datetime:
+def time_of(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
 def test_a_delivery_outlives_its_first_link(dataset: Dataset, api: APIClient) -> None:
     """A29."""
-    receipt = finish(submitted(api, dataset))
+    receipt = finish(submit(api, dataset))
 
     shown = receipt_of(api, receipt.job)
-    assert moment(shown["deliveryExpiresAt"]) - receipt.issued_at == DAY
-    assert timedelta(0) <= moment(shown["expiresAt"]) - receipt.issued_at - timedelta(minutes=10) < timedelta(seconds=5)
+    assert time_of(shown["deliveryExpiresAt"]) - receipt.issued_at == DAY
+    assert (
+        timedelta(0) <= time_of(shown["expiresAt"]) - receipt.issued_at - timedelta(minutes=10) < timedelta(seconds=5)
+    )
     assert shown["state"] == "active"
 
 
 def test_a_link_can_be_replaced_until_the_delivery_expires(dataset: Dataset, api: APIClient) -> None:
     """A29: each link works once, for ten minutes."""
-    job = finish(submitted(api, dataset)).job
+    job = finish(submit(api, dataset)).job
     Link.objects.update(expires_at=Now() - timedelta(seconds=1))
     old = receipt_of(api, job)
     assert (old["state"], old["signedUrl"]) == ("link_expired", None)
-    assert moment(old["expiresAt"]) < moment(old["deliveryExpiresAt"])
+    assert time_of(old["expiresAt"]) < time_of(old["deliveryExpiresAt"])
 
     for _ in range(3):
         link = api.post(f"/exports/{job.pk}/link").json()
@@ -66,7 +68,7 @@ def test_a_link_can_be_replaced_until_the_delivery_expires(dataset: Dataset, api
 
 def test_a_link_never_outlives_the_delivery(dataset: Dataset, api: APIClient) -> None:
     """A29."""
-    job = finish(submitted(api, dataset)).job
+    job = finish(submit(api, dataset)).job
     Receipt.objects.update(expires_at=Now() + timedelta(seconds=90))
     link = api.post(f"/exports/{job.pk}/link").json()
     assert link["expiresAt"] == receipt_of(api, job)["deliveryExpiresAt"]
@@ -80,9 +82,9 @@ def test_a_link_never_outlives_the_delivery(dataset: Dataset, api: APIClient) ->
 
 
 @pytest.mark.parametrize("seconds", [600, 604_800])
-def test_a_request_chooses_the_lifetime(dataset: Dataset, api: APIClient, seconds: int) -> None:
-    """A29. A replay requests the same lifetime."""
-    receipt = finish(submitted(api, dataset, deliveryTtlSeconds=seconds))
+def test_a_request_can_set_the_lifetime(dataset: Dataset, api: APIClient, seconds: int) -> None:
+    """A29: a replay has the same lifetime."""
+    receipt = finish(submit(api, dataset, deliveryTtlSeconds=seconds))
     assert receipt.expires_at - receipt.issued_at == timedelta(seconds=seconds)
 
     again = api.post(f"/exports/{receipt.pk}/replay").json()["jobId"]
@@ -106,12 +108,12 @@ def test_a_lifetime_out_of_bounds_is_refused(
     assert not Job.objects.exists()
 
 
-def test_the_operator_bounds_lifetimes(dataset: Dataset, api: APIClient, settings: LazySettings) -> None:
-    """A29. A replay of an older export keeps to the bound as well."""
-    job = finish(submitted(api, dataset, deliveryTtlSeconds=86_400)).job
+def test_the_operator_can_limit_lifetimes(dataset: Dataset, api: APIClient, settings: LazySettings) -> None:
+    """A29: the limit also applies to the replay of an older export."""
+    job = finish(submit(api, dataset, deliveryTtlSeconds=86_400)).job
     bounds = {"export_delivery_ttl_seconds": 1200, "export_delivery_ttl_max_seconds": 3600}
     settings.SLUICE = settings.SLUICE.model_copy(update=bounds)
-    assert submitted(api, dataset).ttl == 1200
+    assert submit(api, dataset).ttl == 1200
     body = {**BODY, "dataset": dataset.name, "deliveryTtlSeconds": 3601}
     assert "3,600" in api.post("/exports", body, format="json").json()["errors"][0]["detail"]
     assert Job.objects.get(pk=api.post(f"/exports/{job.pk}/replay").json()["jobId"]).ttl == 3600
@@ -119,7 +121,7 @@ def test_the_operator_bounds_lifetimes(dataset: Dataset, api: APIClient, setting
 
 def test_a_job_is_kept_as_long_as_its_delivery(dataset: Dataset, api: APIClient) -> None:
     """A29."""
-    job = finish(submitted(api, dataset, deliveryTtlSeconds=604_800)).job
+    job = finish(submit(api, dataset, deliveryTtlSeconds=604_800)).job
     Job.objects.update(finished_at=Now() - timedelta(days=7, seconds=1))
     Receipt.objects.update(expires_at=Now() + timedelta(hours=1))
     storage_cleanup.delete_expired()
@@ -134,7 +136,7 @@ def test_a_job_is_kept_as_long_as_its_delivery(dataset: Dataset, api: APIClient)
 
 
 def test_links_created_before_the_upgrade_keep_their_lifetime(dataset: Dataset, alice: User, api: APIClient) -> None:
-    """A29: earlier, link and delivery expired together."""
+    """A29: in earlier releases, links expired together with the delivery."""
     job = make_job(dataset, alice, 1)
     Job.objects.update(ttl=600)
     receipt = finish(job)

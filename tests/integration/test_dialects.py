@@ -1,7 +1,8 @@
-"""Replies of model servers, as their public documentation describes them: one file in `tests/dialects` for each server.
+"""Responses of model servers according to their documentation. `tests/dialects` has a file for each server.
 
-An exchange has the `status` and the `body` of a response, and its `outcome`: `data`, or the code of the error. `calls`:
-the number of calls, if it is not one. `document: long`: the document has pages of text. `warning`: its code.
+An exchange has the `status` and the `body` of a response, and its `outcome`: `data`, or the code of the error.
+Optional: `calls`, the number of calls (by default one); `document`, which is `long` for a document with pages of text;
+and `warning`, the code of a warning.
 """
 
 import json
@@ -43,13 +44,13 @@ def process(exchange: dict[str, Any], **options: Any) -> Processed:
     return Llm().process(ocr_of(text), rule_of(strategy="direct-json"), **options)
 
 
-def test_every_file_names_its_source() -> None:
+def test_every_file_has_its_source() -> None:
     assert len(SERVERS) >= 14
     assert all(each.startswith("https://") for server in SERVERS for each in server["documentation"])
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES.values(), ids=EXCHANGES.keys())
-def test_each_reply_has_the_recorded_outcome(models: ModelServer, exchange: dict[str, Any]) -> None:
+def test_each_response_has_the_recorded_outcome(models: ModelServer, exchange: dict[str, Any]) -> None:
     models.always(reply(exchange))
     context = context_of()
 

@@ -1,4 +1,4 @@
-"""`manage.py doctor` with wrong rows and settings. tests/operations/test_doctor.py misconfigures servers."""
+"""`manage.py doctor` with wrong rows and settings. `tests/operations/test_doctor.py` tests misconfigured servers."""
 
 import json
 import tempfile
@@ -81,15 +81,15 @@ def test_it_runs_every_check_and_cleans_up(settings: LazySettings) -> None:
     status, printed = run("--json")
     document = json.loads(printed)
     assert (status, document["status"]) == (2, "failure")  # no worker consumes the queues here
-    wrong = {line["check"] for line in document["findings"] if line["level"] == "failure"}
-    assert wrong == {"workers.queues", "database.ticks"}
+    failures = {line["check"] for line in document["findings"] if line["level"] == "failure"}
+    assert failures == {"workers.queues", "database.ticks"}
     assert all(line["do"] for line in document["findings"] if line["level"] != "ok")
     subjects = (system_checks, database, source, storage, workers, peers)
     every = {
         f"{each.SUBJECT.name}.{c.__name__.removeprefix('check_')}" for each in subjects for c in each.SUBJECT.checks
     }
     every |= {f"broker.{check.__name__.removeprefix('check_')}" for check in redis.CHECKS}
-    every -= {"source.conflicts"}  # only for replicas
+    every -= {"source.conflicts"}  # this check is only for replicas
     assert {line["check"] for line in document["findings"]} == every
     assert not list(objects.list_objects(writability.PREFIX))
     assert not list(objects.list_uploads(writability.PREFIX))
@@ -118,10 +118,10 @@ def test_it_prints_no_secret(settings: LazySettings, change: Callable[..., None]
 def test_unreachable_servers_are_reported_and_the_others_checked(
     change: Callable[..., None], settings: LazySettings
 ) -> None:
-    nowhere = SecretStr("redis://:password@127.0.0.1:1/0")
+    unreachable = SecretStr("redis://:password@127.0.0.1:1/0")
     change(
         source_database_url=SecretStr("postgresql://somebody:password@127.0.0.1:1/source"),
-        redis_url=nowhere,
+        redis_url=unreachable,
         celery_broker_url=None,
         s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"),
     )
@@ -218,7 +218,7 @@ def test_it_finds_slots_that_are_not_released() -> None:
 
 @pytest.mark.parametrize(("name", "level"), [("reap", "failure"), ("sweep", "warning"), ("purge", "warning")])
 @pytest.mark.usefixtures("transactional_db")
-def test_it_finds_that_beat_does_not_run(name: str, level: str) -> None:
+def test_it_finds_stopped_periodic_tasks(name: str, level: str) -> None:
     Tick.objects.bulk_create([Tick(name=each, ran_at=timezone.now()) for each in ("reap", "sweep", "purge")])
     assert passes(database.SUBJECT, "ticks")
     Tick.objects.filter(name=name).update(ran_at=timezone.now() - timedelta(days=5))
@@ -246,7 +246,7 @@ def test_it_finds_that_the_default_rule_is_missing(transactional_db: None, chang
 
 
 # ---- Datasets -------------------------------------------------------------------------------------------------------
-def test_it_finds_that_there_is_no_dataset(transactional_db: None) -> None:
+def test_it_finds_missing_datasets(transactional_db: None) -> None:
     level, text = examine(source.SUBJECT, "datasets")
     assert level == "warning"
     assert "register_dataset" in text
@@ -270,7 +270,9 @@ def test_it_finds_functions_that_return_no_table(dataset: Dataset, source_db: ps
 def test_it_quotes_names_of_functions(dataset: Dataset, source_db: psycopg.Connection) -> None:
     source_db.execute('ALTER FUNCTION data.rows_for RENAME TO "Rows; for"')
     Dataset.objects.of_functions().update(function="data.Rows; for")
-    assert "of 1 datasets" not in examine(source.SUBJECT, "datasets")[1]  # owned by the role: a warning
+    assert (
+        "of 1 datasets" not in examine(source.SUBJECT, "datasets")[1]
+    )  # only a warning, because the role owns the function
     assert "does not exist" not in examine(source.SUBJECT, "datasets")[1]
 
 
@@ -281,7 +283,7 @@ def test_it_finds_a_role_that_owns_its_functions(dataset: Dataset) -> None:
 
 
 def test_it_finds_volatile_functions_that_may_not_write(dataset: Dataset, source_db: psycopg.Connection) -> None:
-    """A34: after an upgrade, their calls may fail."""
+    """A34: their calls may fail after an upgrade."""
     finding = "Dataset things: data.rows_for is VOLATILE, and its calls are read-only."
     assert finding not in examine(source.SUBJECT, "datasets")[1]
     source_db.execute("ALTER FUNCTION data.rows_for(text, date) VOLATILE")
@@ -358,7 +360,7 @@ def test_it_finds_a_lifecycle_rule_that_deletes_deliveries_too_early(change: Cal
 
 
 def test_it_finds_secret_files_readable_by_the_document_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel without Landlock does not know the call."""
+    """The number of the system call is unknown, as for a kernel without Landlock."""
     monkeypatch.setattr(sandbox, "LANDLOCK_CREATE_RULESET", 100_000)
     assert deployment.check_sandbox() == []
     monkeypatch.setenv("SECRET_KEY_FILE", "/run/secrets/secret_key")
@@ -421,12 +423,12 @@ def test_it_finds_a_storage_that_ignores_conditional_writes(proxy: faulty_s3.Pro
 def test_it_finds_clock_skew_of_the_storage(proxy: faulty_s3.Proxy) -> None:
     assert passes(storage.SUBJECT, "clock")
 
-    def yesterday(handler: Handler, body: bytes) -> None:
+    def with_old_date(handler: Handler, body: bytes) -> None:
         status, headers, content = handler.forward(body)
         headers = [(name, value) for name, value in headers if name != "Date"]
         handler.answer(status, [*headers, ("Date", "Mon, 02 Jan 2006 15:04:05 GMT")], content)
 
-    proxy.inject("HEAD", "", yesterday, times=99)
+    proxy.inject("HEAD", "", with_old_date, times=99)
     level, text = examine(storage.SUBJECT, "clock")
     assert level == "failure"
     assert "NTP" in text
@@ -435,19 +437,19 @@ def test_it_finds_clock_skew_of_the_storage(proxy: faulty_s3.Proxy) -> None:
 def test_it_finds_a_storage_without_encryption(proxy: faulty_s3.Proxy) -> None:
     assert passes(storage.SUBJECT, "encryption")
 
-    def in_the_clear(handler: Handler, body: bytes) -> None:
+    def unencrypted(handler: Handler, body: bytes) -> None:
         status, headers, content = handler.forward(body)
         plain = [each for each in headers if each[0].lower() != "x-amz-server-side-encryption"]
         handler.answer(status, plain, content)
 
-    proxy.inject("HEAD", writability.PREFIX, in_the_clear, times=99)
+    proxy.inject("HEAD", writability.PREFIX, unencrypted, times=99)
     level, text = examine(storage.SUBJECT, "encryption")
     assert level == "warning"
     assert "SSE-S3" in text
 
 
 def test_it_finds_a_storage_proxy_that_breaks_signatures(settings: LazySettings, change: Callable[..., None]) -> None:
-    """It forwards another Host header than the signed one."""
+    """The proxy changes the Host header, which is signed."""
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
         change(s3_public_endpoint_url=AnyHttpUrl(proxy.url))
         assert passes(storage.SUBJECT, "presigned")
@@ -471,7 +473,7 @@ def test_it_finds_an_unreachable_public_address(change: Callable[..., None]) -> 
 
 
 # ---- Folders --------------------------------------------------------------------------------------------------------
-# Documents are read by one kind of worker; the others do not need ETL_CACHE_DIR.
+# Only the workers that read documents need ETL_CACHE_DIR.
 FOLDERS = [
     (folders.check_temporary_folder, "TMPDIR", "failure"),
     (folders.check_cache_folder, "ETL_CACHE_DIR", "warning"),
@@ -493,7 +495,7 @@ def test_it_finds_a_read_only_folder(
 
 
 def test_it_finds_a_temporary_folder_that_python_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder beside it has space. No process that would use it starts."""
+    """Python would use another folder. Processes refuse to start with it."""
     assert startup.unusable_temporary_folder() == ""
     missing = tmp_path / "missing"
     monkeypatch.setattr(tempfile, "tempdir", None)
@@ -540,7 +542,7 @@ def test_it_finds_a_model_that_refuses_the_key(change: Callable[..., None], http
 
 
 def test_it_reports_which_schemas_a_model_server_accepts(change: Callable[..., None], httpserver: HTTPServer) -> None:
-    """B15: as far as processed documents have shown it."""
+    """B15: this is known from the documents that were processed."""
     httpserver.expect_request("/v1/models").respond_with_json({"data": []})
     url = AnyHttpUrl(httpserver.url_for("/v1"))
     change(etl_llm_base_url=url, etl_llm_model="one")
@@ -562,7 +564,7 @@ def test_it_finds_an_unreachable_model(change: Callable[..., None]) -> None:
 def test_it_finds_an_unreachable_collector(
     change: Callable[..., None], httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It answers 404 to a GET, as collectors do."""
+    """Like real collectors, the server responds to GET with 404."""
     assert passes(peers.SUBJECT, "collector")
     change(tracing=True)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", httpserver.url_for(""))
@@ -575,7 +577,7 @@ def test_it_finds_an_unreachable_collector(
 
 @pytest.mark.parametrize("path", ["/v1/health", "/health"])
 def test_it_finds_a_failing_mineru_server(change: Callable[..., None], httpserver: HTTPServer, path: str) -> None:
-    """Servers of 4.0, and older ones, which have no /v1/health."""
+    """MinerU 4.0 has /v1/health; older servers only have /health."""
     change(etl_ocr_provider="mineru", etl_mineru_url=AnyHttpUrl(httpserver.url_for("")))
     for status, level in ((200, "ok"), (503, "failure"), (401, "failure")):
         httpserver.clear()

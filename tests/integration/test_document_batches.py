@@ -1,4 +1,4 @@
-"""B36: documents that are submitted together, and the end of their batch."""
+"""B36: batches: documents that are submitted together, and the end of their batch."""
 
 import io
 import json
@@ -79,18 +79,18 @@ def documents() -> list[str]:
     return [item.key for item in storage.list_objects("etl/documents/")]
 
 
-def shown(api: APIClient, batch: DocumentBatch | int) -> Any:
+def batch_of(api: APIClient, batch: DocumentBatch | int) -> Any:
     response = api.get(f"{BATCHES}/{getattr(batch, 'pk', batch)}")
     assert response.status_code == 200, response.content
     return response.json()
 
 
 def counts(api: APIClient, batch: DocumentBatch) -> tuple[str, int, int, int, int]:
-    found = shown(api, batch)
+    found = batch_of(api, batch)
     return found["status"], found["completed"], found["failed"], found["cancelled"], found["deleted"]
 
 
-def assert_nothing_made() -> None:
+def assert_nothing_created() -> None:
     assert not DocumentBatch.objects.exists()
     assert not Task.objects.exists()
     assert not documents()
@@ -133,16 +133,14 @@ def test_files_become_tasks_of_a_batch(api: APIClient, alice: User, plain: Rule)
     assert all(task.run == task.first_run > 1 for task in tasks)
     assert [runstate.read(task.pk).status for task in tasks] == ["pending", "pending"]  # type: ignore[union-attr]
     assert queued("etl-ocr") == 2
-    assert shown(api, batch) | {"created_at": "", "updated_at": ""} == {
+    assert batch_of(api, batch) | {"created_at": "", "updated_at": ""} == {
         "batch_id": batch.pk, "name": "March", "status": "running", "total": 2, "completed": 0, "failed": 0,
         "cancelled": 0, "deleted": 0, "refused": [], "rule_id": plain.pk, "rule_version": 1, "created_at": "",
         "updated_at": "",
     }  # fmt: skip
 
 
-def test_files_that_are_not_accepted_are_returned_and_the_others_are_processed(
-    api: APIClient, settings: LazySettings
-) -> None:
+def test_refused_files_are_listed_and_the_others_are_processed(api: APIClient, settings: LazySettings) -> None:
     """B36."""
     change(settings, etl_max_file_bytes=1_000)
     refused = [
@@ -157,7 +155,7 @@ def test_files_that_are_not_accepted_are_returned_and_the_others_are_processed(
         {"filename": "large.txt", "code": "file_too_large"},
         {"filename": "letter.rtf", "code": "unsupported_format"},
     ]
-    assert shown(api, body["batch_id"])["refused"] == body["refused"]
+    assert batch_of(api, body["batch_id"])["refused"] == body["refused"]
     assert Task.objects.get().filename == "a.txt"
 
 
@@ -170,11 +168,11 @@ def test_a_batch_without_an_accepted_file_is_refused(api: APIClient) -> None:
         ("/file/0", "empty_document"), ("/file/1", "unsupported_format"),
     ]  # fmt: skip
     assert body["errors"][0]["detail"].startswith("empty.txt: ")
-    assert_nothing_made()
+    assert_nothing_created()
 
 
 def test_uploads_are_submitted_by_their_keys(api: APIClient, alice: User, bob: User) -> None:
-    """B36: an upload that is missing or another user's is refused, and its key is the name."""
+    """B36: a missing upload and another user's upload are refused. The key is shown as the file name."""
     keys = []
     for user in (alice, alice, bob):
         offer = {"filename": "a.txt", "content_type": "text/plain", "size": 6}
@@ -194,7 +192,7 @@ def test_uploads_are_submitted_by_their_keys(api: APIClient, alice: User, bob: U
 def test_files_that_other_systems_stored_are_submitted_by_their_prefix(
     api: APIClient, alice: User, bob: User, plain: Rule, settings: LazySettings
 ) -> None:
-    """B36: those of the user's inbox. They stay there, and are refused one by one like other files."""
+    """B36: only files in the user's inbox. They are not deleted, and each one can be refused, like other files."""
     inbox = api.get("/api/v1/etl/limits").json()["inbox"]
     assert inbox == f"etl/inbox/{alice.pk}/"
     stored = {
@@ -224,10 +222,8 @@ def test_files_that_other_systems_stored_are_submitted_by_their_prefix(
     assert (error["pointer"], error["code"]) == ("/prefix", "too_many_documents")
 
 
-def test_files_of_an_inbox_are_not_read_without_a_quota_for_one(
-    api: APIClient, alice: User, settings: LazySettings
-) -> None:
-    """B36: reading their first bytes would show that none of them is a document."""
+def test_files_of_an_inbox_are_not_read_without_any_quota(api: APIClient, alice: User, settings: LazySettings) -> None:
+    """B36: without the quota, their first bytes would be read, and their type would be refused."""
     storage.put(f"etl/inbox/{alice.pk}/no.rtf", b"{\\rtf1 A.}", content_type="application/rtf")
     assert api.post(BATCHES, {"prefix": ""}).json()["errors"][0]["code"] == "unsupported_format"
     change(settings, etl_daily_documents=0)
@@ -263,15 +259,15 @@ def test_bad_input_is_reported_at_its_pointer(
     response = api.post(BATCHES, body)
     assert response.status_code == 400
     assert (pointer, code) in [(error["pointer"], error["code"]) for error in response.json()["errors"]]
-    assert_nothing_made()
+    assert_nothing_created()
 
 
-def test_a_form_requires_files_and_repeats_no_field(api: APIClient) -> None:
+def test_a_form_requires_files_and_refuses_repeated_fields(api: APIClient) -> None:
     errors = api.post(BATCHES, {"name": "x"}, format="multipart").json()["errors"]
     assert [(error["pointer"], error["code"]) for error in errors] == [("/file", "required")]
     errors = send(api, *texts("a.txt"), name=["x", "y"]).json()["errors"]
     assert [(error["pointer"], error["code"]) for error in errors] == [("/name", "repeated")]
-    assert_nothing_made()
+    assert_nothing_created()
 
 
 def test_too_many_files_are_refused_with_their_number_and_the_limit(api: APIClient, settings: LazySettings) -> None:
@@ -280,27 +276,27 @@ def test_too_many_files_are_refused_with_their_number_and_the_limit(api: APIClie
     (error,) = send(api, *texts("a.txt", "b.txt", "c.txt")).json()["errors"]
     assert (error["pointer"], error["code"]) == ("/file", "too_many_documents")
     assert error["detail"] == "A batch can have 2 documents; this one has 3."
-    assert_nothing_made()
+    assert_nothing_created()
 
 
 def test_the_files_of_a_form_take_one_file_descriptor(api: APIClient, settings: LazySettings, tmp_path: Path) -> None:
-    """B36: a process may open a thousand files."""
+    """B36: a process can only open a thousand files."""
     settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path)
     before = set(Path("/proc/self/fd").iterdir())
-    during: list[int] = []
+    open_files: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("etl.api.batches.candidates_of", counting_descriptors(during, before))
+        patch.setattr("etl.api.batches.candidates_of", counting_descriptors(open_files, before))
         response = send(api, *texts(*(f"{number}.txt" for number in range(300))))
     assert (response.status_code, response.json()["total"]) == (202, 300)
-    assert during[0] < 20
+    assert open_files[0] < 20
     assert not list(tmp_path.iterdir())
 
 
-def counting_descriptors(during: list[int], before: set[Path]) -> Callable[..., Any]:
+def counting_descriptors(open_files: list[int], before: set[Path]) -> Callable[..., Any]:
     from etl.api.batches import candidates_of
 
     def count(*args: Any, **options: Any) -> Any:
-        during.append(len(set(Path("/proc/self/fd").iterdir()) - before))
+        open_files.append(len(set(Path("/proc/self/fd").iterdir()) - before))
         return candidates_of(*args, **options)
 
     return count
@@ -316,7 +312,7 @@ def test_a_request_above_the_limit_is_413(api: APIClient, settings: LazySettings
 
 # ---- Archives -------------------------------------------------------------------------------------------------------
 def test_an_archive_becomes_a_batch(api: APIClient) -> None:
-    """B36: with folders, and without what macOS and Windows add."""
+    """B36: it can have folders. The files that macOS and Windows add are ignored."""
     body = send(
         api,
         zipped({
@@ -350,30 +346,30 @@ def test_unsafe_entries_of_an_archive_are_refused(api: APIClient, settings: Lazy
 
 
 def patched(file: SimpleUploadedFile, change_entry: Callable[[bytearray, int], None]) -> SimpleUploadedFile:
-    """Return the archive with a changed list of entries: the function gets the offset of the first entry."""
+    """Return the archive with a changed central directory. The function gets the offset of its first entry."""
     content = bytearray(file.read())
     change_entry(content, content.index(b"PK\x01\x02"))
     return SimpleUploadedFile("all.zip", bytes(content))
 
 
-def test_encrypted_and_unknown_methods_and_links_are_refused(api: APIClient) -> None:
+def test_encrypted_entries_unknown_methods_and_links_are_refused(api: APIClient) -> None:
     """B36."""
-    for place, value, code in (
+    for offset, value, code in (
         (8, struct.pack("<H", 1), "file_encrypted"),
         (10, struct.pack("<H", 12), "unsupported_compression"),
         (38, struct.pack("<I", 0o120777 << 16), "unsafe_path"),
     ):
 
-        def write(content: bytearray, at: int, place: int = place, value: bytes = value) -> None:
-            content[at + place : at + place + len(value)] = value
+        def write(content: bytearray, at: int, offset: int = offset, value: bytes = value) -> None:
+            content[at + offset : at + offset + len(value)] = value
 
         (error,) = send(api, patched(zipped({"a.txt": b"x" * 50}), write)).json()["errors"]
         assert (error["pointer"], error["code"]) == ("/file", code)
-    assert_nothing_made()
+    assert_nothing_created()
 
 
-def test_a_damaged_entry_is_refused_and_leaves_nothing(api: APIClient) -> None:
-    """B36: its checksum can only be verified after it was read completely."""
+def test_a_damaged_entry_is_refused_and_not_stored(api: APIClient) -> None:
+    """B36: its checksum can only be verified when it has been read completely."""
     content = bytearray(zipped({"a.txt": b"Good.", "b.txt": b"damaged"}, compression=zipfile.ZIP_STORED).read())
     at = content.index(b"damaged")
     content[at] += 1
@@ -396,10 +392,10 @@ def test_a_damaged_or_large_archive_is_refused(api: APIClient, settings: LazySet
         response = send(api, SimpleUploadedFile("all.zip", content))
         assert response.status_code == 400
         assert [(error["pointer"], error["code"]) for error in response.json()["errors"]] == [("/file", code)]
-    assert_nothing_made()
+    assert_nothing_created()
 
 
-def test_an_office_document_alone_is_a_document(api: APIClient) -> None:
+def test_a_single_office_document_is_not_treated_as_an_archive(api: APIClient) -> None:
     content = Path("tests/samples/office/contract.docx").read_bytes()
     assert send(api, SimpleUploadedFile("contract.docx", content)).json()["total"] == 1
     assert Task.objects.get().kind == "docx"
@@ -418,19 +414,19 @@ def test_an_office_document_alone_is_a_document(api: APIClient) -> None:
 def test_a_batch_over_a_limit_is_refused_as_a_whole(
     api: APIClient, settings: LazySettings, limit: Any, refusal: tuple[int, str], detail: str
 ) -> None:
-    """B36: with the numbers, and nothing is charged."""
+    """B36: the error has the numbers, and nothing is charged."""
     change(settings, **limit)
     response = send(api, *texts("a.txt", "b.txt", "c.txt"))
     assert (response.status_code, response.json()["code"]) == refusal
     assert detail in response.json()["detail"]
     assert int(response["Retry-After"]) > 0
-    assert_nothing_made()
+    assert_nothing_created()
     assert not DailyUsage.objects.filter(documents__gt=0).exists()
     assert send(api, *texts("a.txt", "b.txt")).status_code == 202
 
 
 def test_concurrent_batches_cannot_overspend(alice: User, settings: LazySettings) -> None:
-    """B36: the stored files of the refused ones are deleted."""
+    """B36: the stored files of refused batches are deleted."""
     change(settings, etl_daily_documents=7)
     clients = [client_of(alice) for _ in range(4)]
     answers = in_threads(4, lambda n: send(clients[n], *texts("a.txt", "b.txt", "c.txt")).status_code)
@@ -439,7 +435,7 @@ def test_concurrent_batches_cannot_overspend(alice: User, settings: LazySettings
 
 
 def test_a_repeat_gets_the_first_response(api: APIClient) -> None:
-    """B36: also after a document was deleted. A request with another body is refused."""
+    """B36: even if a document was deleted in the meantime. A request with another body is refused."""
     first = send(api, *texts("a.txt", "b.txt"), SimpleUploadedFile("c", b""), key="k")
     actions.cancel(task=(task := Task.objects.order_by("pk")[0]))
     deletion.delete(row_of(task), user=task.user, message="")
@@ -450,7 +446,7 @@ def test_a_repeat_gets_the_first_response(api: APIClient) -> None:
     assert Task.objects.count() == len(documents()) == 1
 
 
-def test_concurrent_repeats_make_one_batch(alice: User) -> None:
+def test_concurrent_repeats_create_one_batch(alice: User) -> None:
     """B36."""
     clients = [client_of(alice) for _ in range(4)]
     answers = in_threads(4, lambda n: send(clients[n], *texts("a.txt", "b.txt"), key="k").status_code)
@@ -467,13 +463,13 @@ def test_without_a_broker_recovery_starts_the_documents(
     _, tasks = make_batch(api)
     monkeypatch.undo()
     assert queued("etl-ocr") == 0
-    for task in tasks:  # time passes
+    for task in tasks:  # simulates that time has passed
         valkey().hset(runstate.key_of(task.pk), "hinted_at", 0)
     recovery.recover_all()
     assert queued("etl-ocr") == len(tasks)
 
 
-# ---- The end --------------------------------------------------------------------------------------------------------
+# ---- End ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("ends", "status"),
     [([complete, complete], "completed"), ([complete, fail], "completed_with_errors"),
@@ -483,7 +479,7 @@ def test_a_batch_ends_with_its_last_document(api: APIClient, ends: Any, status: 
     """B36."""
     batch, tasks = make_batch(api)
     ends[0](tasks[0])
-    assert shown(api, batch)["status"] == "running"
+    assert batch_of(api, batch)["status"] == "running"
     ends[1](tasks[1])
     numbers = (ends.count(complete), ends.count(fail), 0, 0)
     assert counts(api, batch) == (status, *numbers)
@@ -492,8 +488,8 @@ def test_a_batch_ends_with_its_last_document(api: APIClient, ends: Any, status: 
     assert "Retry-After" not in api.get(f"{BATCHES}/{batch.pk}")
 
 
-def end_of(task: Task) -> RunState:
-    """End a task in Redis, not in its row."""
+def end_in_redis(task: Task) -> RunState:
+    """End a task in Redis, but not in its row."""
     read(task)
     state = begin(task, Stage.POSTPROCESS)
     outcome = runstate.complete(state, result={"metadata": {}}, usage=Usage().as_dict())
@@ -501,10 +497,10 @@ def end_of(task: Task) -> RunState:
     return outcome.state
 
 
-def test_two_documents_that_end_at_the_same_moment_end_the_batch_once(api: APIClient) -> None:
-    """B36: neither transaction sees the other's end before it commits."""
+def test_two_documents_that_end_simultaneously_end_the_batch_once(api: APIClient) -> None:
+    """B36: neither transaction sees the end of the other document before the commit."""
     batch, tasks = make_batch(api)
-    states = [end_of(task) for task in tasks]
+    states = [end_in_redis(task) for task in tasks]
 
     def write(state: RunState) -> bool:
         try:
@@ -526,22 +522,22 @@ def test_two_documents_that_end_at_the_same_moment_end_the_batch_once(api: APICl
 
 def test_many_documents_that_end_together_end_the_batch_once(api: APIClient) -> None:
     batch, tasks = make_batch(api, 8)
-    states = [end_of(task) for task in tasks]
+    states = [end_in_redis(task) for task in tasks]
     in_threads(8, lambda n: completion.write(states[n], {"metadata": {}}))
     batch.refresh_from_db()
     assert (batch.status, batch.completions) == ("completed", 1)
-    for state in states:  # recovery repeats an end
+    for state in states:  # recovery records the same ends again
         assert not completion.write(state, {"metadata": {}})
     batch.refresh_from_db()
     assert batch.completions == 1
 
 
-def test_a_batch_ends_by_recovery_if_the_worker_died_before_the_row(api: APIClient) -> None:
+def test_recovery_ends_a_batch_if_the_worker_was_killed_before_the_commit(api: APIClient) -> None:
     """B36."""
     batch, tasks = make_batch(api)
     for task in tasks:
-        end_completed(begin_after_ocr(task)) if task is tasks[0] else end_of(task)
-    assert shown(api, batch)["status"] == "running"
+        end_completed(begin_after_ocr(task)) if task is tasks[0] else end_in_redis(task)
+    assert batch_of(api, batch)["status"] == "running"
     recovery.recover_all()
     assert counts(api, batch)[:2] == ("completed", 2)
 
@@ -551,16 +547,16 @@ def begin_after_ocr(task: Task) -> RunState:
     return begin(task, Stage.POSTPROCESS)
 
 
-def test_recovery_ends_a_batch_whose_documents_an_earlier_release_has_ended(
+def test_recovery_ends_a_batch_whose_documents_an_earlier_release_ended(
     api: APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B36: a worker of an earlier release does not know batches."""
+    """B36: a worker of an earlier release does not support batches."""
     batch, tasks = make_batch(api)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch_ends, "settle", lambda _batch_id: False)
         for task in tasks:
             complete(task)
-    assert shown(api, batch)["status"] == "running"
+    assert batch_of(api, batch)["status"] == "running"
     recovery.recover_all()
     recovery.recover_all()
     batch.refresh_from_db()
@@ -568,7 +564,7 @@ def test_recovery_ends_a_batch_whose_documents_an_earlier_release_has_ended(
 
 
 def test_the_event_of_a_batch_is_written_once_for_each_end(api: APIClient, alice: User) -> None:
-    """B36: after those of its documents, with the numbers of its end."""
+    """B36: it follows the events of the documents, and has the numbers at the end of the batch."""
     events = ["batch.completed", "document.failed"]
     subscriptions.create(user_id=alice.pk, url="https://127.0.0.1/", events=events)
     batch, tasks = make_batch(api)
@@ -578,7 +574,7 @@ def test_the_event_of_a_batch_is_written_once_for_each_end(api: APIClient, alice
     first, second = Delivery.objects.order_by("created_at", "type")
     assert {first.subject, second.subject} == {f"batch:{batch.pk}", f"document:{tasks[1].pk}"}
     event = Delivery.objects.get(subject=f"batch:{batch.pk}")
-    sent, now = json.loads(event.body), shown(api, batch)
+    sent, now = json.loads(event.body), batch_of(api, batch)
     assert now.pop("refused") == []
     assert (event.seq, sent["type"], sent["data"]) == (1, "batch.completed", now)
     assert sent["timestamp"] == now["updated_at"]
@@ -593,13 +589,13 @@ def test_the_event_of_a_batch_is_written_once_for_each_end(api: APIClient, alice
 
 # ---- Retry ----------------------------------------------------------------------------------------------------------
 def test_failed_documents_are_retried_from_the_stage_at_which_they_failed(api: APIClient, alice: User) -> None:
-    """B36: all of them in one transaction, so that the first one does not end the batch again before the last."""
+    """B36: one transaction retries all of them, so that the first document cannot end the batch before the last."""
     batch, tasks = make_batch(api, 4)
     complete(tasks[0])
     fail(tasks[1])
     fail_after_ocr(tasks[2])
     fail(tasks[3])
-    assert shown(api, batch)["status"] == "completed_with_errors"
+    assert batch_of(api, batch)["status"] == "completed_with_errors"
     spent = DailyUsage.objects.get(user=alice)
     response = api.post(f"{BATCHES}/{batch.pk}/retry", {})
 
@@ -624,7 +620,7 @@ def test_failed_documents_are_retried_from_the_stage_at_which_they_failed(api: A
     assert batch.completions == 2
 
 
-def test_a_retry_of_one_document_makes_the_batch_run_again(api: APIClient) -> None:
+def test_retrying_one_document_reopens_the_batch(api: APIClient) -> None:
     """B36."""
     batch, tasks = make_batch(api)
     for task in tasks:
@@ -663,12 +659,13 @@ def test_a_retry_requires_a_failed_document(api: APIClient) -> None:
     complete(tasks[0])
     response = api.post(f"{BATCHES}/{batch.pk}/retry", {})
     assert (response.status_code, response.json()["code"]) == (409, "nothing_to_retry")
-    assert shown(api, batch)["status"] == "running"
+    assert batch_of(api, batch)["status"] == "running"
 
 
-# ---- Cancel ---------------------------------------------------------------------------------------------------------
+# ---- Cancellation
+# -----------------------------------------------------------------------------------------------------
 def test_a_batch_is_cancelled(api: APIClient) -> None:
-    """B36: completed documents stay completed, and no worker runs the others."""
+    """B36: completed documents do not change, and workers do not process the others."""
     batch, tasks = make_batch(api, 3)
     complete(tasks[0])
     response = api.post(f"{BATCHES}/{batch.pk}/cancel", {})
@@ -683,7 +680,7 @@ def test_a_batch_is_cancelled(api: APIClient) -> None:
     assert (again.status_code, again.json()["code"]) == (409, "not_cancellable")
 
 
-def test_running_documents_of_a_cancelled_batch_run_to_their_end_unless_forced(api: APIClient) -> None:
+def test_running_documents_of_a_cancelled_batch_continue_without_force(api: APIClient) -> None:
     """B36."""
     batch, tasks = make_batch(api, 3)
     state = begin(tasks[0])
@@ -699,7 +696,7 @@ def test_running_documents_of_a_cancelled_batch_run_to_their_end_unless_forced(a
 def test_a_second_cancellation_does_not_undo_the_first(
     api: APIClient, rehearsed: Change, settings: LazySettings
 ) -> None:
-    """B36: it finds nothing to cancel, or Redis is unavailable."""
+    """B36: the second one finds nothing to cancel, or Redis is unavailable."""
     batch, tasks = make_batch(api, 2)
     begin(tasks[0])
     assert batch_actions.cancel(batch) == 1
@@ -715,7 +712,7 @@ def test_a_second_cancellation_does_not_undo_the_first(
 
 
 def test_a_cancellation_without_effect_is_not_recorded(api: APIClient) -> None:
-    """B36: a document that is cancelled later does not make it a cancelled batch."""
+    """B36: if a document is cancelled later, the batch is not shown as cancelled."""
     batch, tasks = make_batch(api, 1)
     begin(tasks[0])
     with pytest.raises(batch_actions.NothingToCancel):
@@ -725,7 +722,7 @@ def test_a_cancellation_without_effect_is_not_recorded(api: APIClient) -> None:
 
 
 def test_duplicates_in_a_batch_refer_to_the_earlier_document(api: APIClient) -> None:
-    """B39: also if an earlier batch has the same bytes."""
+    """B39: the earlier document can be in an earlier batch."""
     files = [SimpleUploadedFile(f"{number}.txt", b"The same.") for number in range(3)]
     assert send(api, *files[:1], *texts("other.txt")).status_code == 202
     [before] = Task.objects.filter(filename="0.txt")
@@ -737,30 +734,28 @@ def test_duplicates_in_a_batch_refer_to_the_earlier_document(api: APIClient) -> 
     assert other.duplicate_of is None
 
 
-def test_a_cancelled_document_is_not_a_cancelled_batch(api: APIClient) -> None:
+def test_cancelling_a_document_does_not_cancel_the_batch(api: APIClient) -> None:
     batch, tasks = make_batch(api)
     actions.cancel(task=row_of(tasks[0]))
     complete(tasks[1])
     assert counts(api, batch) == ("completed_with_errors", 1, 0, 1, 0)
 
 
-def test_a_cancellation_that_was_not_recorded_is_recorded_by_recovery(
-    api: APIClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """B36: the process died after the change in Redis."""
+def test_recovery_records_a_cancellation(api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B36: the process was killed after the change in Redis."""
     batch, _ = make_batch(api)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(completion, "record_many", lambda _states: None)
         batch_actions.cancel(batch)
-    assert shown(api, batch)["status"] == "running"
+    assert batch_of(api, batch)["status"] == "running"
     recovery.recover_all()
     assert counts(api, batch) == ("cancelled", 0, 0, 2, 0)
 
 
 def test_a_batch_is_cancelled_while_its_documents_end(api: APIClient) -> None:
-    """B36: without a deadlock."""
+    """B36: there is no deadlock."""
     batch, tasks = make_batch(api, 12)
-    states = [end_of(task) for task in tasks[:4]]
+    states = [end_in_redis(task) for task in tasks[:4]]
     barrier = threading.Barrier(2)
 
     def end_some() -> None:
@@ -795,7 +790,7 @@ def test_a_batch_counts_its_deleted_documents_and_is_deleted_with_the_last(api: 
 
 
 def test_concurrent_deletions_of_all_documents_delete_the_batch(api: APIClient, alice: User) -> None:
-    """B36: neither deletion leaves an empty batch."""
+    """B36: no empty batch remains."""
     _, tasks = make_batch(api, 4)
     for task in tasks:
         complete(task)
@@ -806,7 +801,7 @@ def test_concurrent_deletions_of_all_documents_delete_the_batch(api: APIClient, 
 
 
 def test_deleting_the_last_open_document_ends_the_batch(api: APIClient) -> None:
-    """B36: it is cancelled first, which ends the batch."""
+    """B36: the document is cancelled first, which ends the batch."""
     batch, tasks = make_batch(api)
     complete(tasks[0])
     assert api.delete(f"/api/v1/etl/tasks/{tasks[1].pk}").status_code == 204
@@ -831,7 +826,7 @@ def test_batches_are_listed_in_pages_and_tasks_by_their_batch(api: APIClient) ->
 
 
 def test_the_counts_are_read_in_one_statement(api: APIClient, django_assert_num_queries: Any) -> None:
-    """B36: so they are of one snapshot."""
+    """B36: so all counts are of the same snapshot."""
     make_batch(api)
     with django_assert_num_queries(1):
         list(DocumentBatch.objects.with_counts())
@@ -866,7 +861,7 @@ DATA: list[Any] = [
 
 @pytest.fixture
 def results(api: APIClient, alice: User) -> Callable[[str], Any]:
-    """A batch with two results, a failed and an open document. Returns a function that requests its results."""
+    """Return a function that requests the results of a batch with two completed, a failed, and an open document."""
     rule = make_rule(alice, mode="llm")
     batch, tasks = make_batch(api, 4, rule_id=rule.pk)
     for task, data in zip(tasks, DATA, strict=False):
@@ -888,7 +883,7 @@ def body(response: Any) -> bytes:
     return content
 
 
-def test_results_are_json_lines_with_every_digit_of_the_model(results: Any) -> None:
+def test_json_lines_keep_every_digit_of_the_model(results: Any) -> None:
     """B36."""
     response = results("format=jsonl")
     lines = body(response).decode().splitlines()
@@ -906,7 +901,7 @@ def test_results_are_json_lines_with_every_digit_of_the_model(results: Any) -> N
     ]
 
 
-def test_results_are_a_table_with_a_column_for_each_field(results: Any) -> None:
+def test_csv_results_have_a_column_for_each_field(results: Any) -> None:
     """B36."""
     first, second, third, fourth = results.ids
     assert body(results("format=csv")).decode() == (
@@ -933,13 +928,13 @@ def test_rows_can_be_the_items_of_an_array(results: Any) -> None:
 
 
 def test_formulas_are_escaped_on_request(results: Any) -> None:
-    """B36: text only, never numbers."""
+    """B36: only texts are escaped, not numbers."""
     text = body(results("format=csv&formula_policy=escape&bom=true"))
     assert text.startswith(b"\xef\xbb\xbftask_id,")
     assert b",'=1+1,118.50," in text
 
 
-def test_results_are_parquet_with_exact_decimals(results: Any) -> None:
+def test_parquet_results_have_exact_decimals(results: Any) -> None:
     """B36."""
     parquet = pytest.importorskip("pyarrow.parquet")
     table = parquet.read_table(io.BytesIO(body(results("format=parquet"))))
@@ -958,8 +953,8 @@ def test_results_are_parquet_with_exact_decimals(results: Any) -> None:
     assert items.column("price").to_pylist() == [Decimal("3.100"), Decimal("100.000"), Decimal("0.125")]
 
 
-def test_numbers_that_parquet_cannot_hold_are_text(api: APIClient, alice: User) -> None:
-    """B36: digit for digit."""
+def test_numbers_too_large_for_parquet_are_text(api: APIClient, alice: User) -> None:
+    """B36: the text has all digits."""
     parquet = pytest.importorskip("pyarrow.parquet")
     batch, tasks = make_batch(api, 2, rule_id=make_rule(alice, mode="llm").pk)
     rows = [{"a": Number("1e40"), "b": Number("9223372036854775808"), "c": 1}, {"a": 1, "b": 2, "c": 2**40}]
@@ -984,7 +979,7 @@ def test_bad_parameters_of_results_are_reported(results: Any, query: str, pointe
 
 
 def test_an_empty_table_has_its_header(api: APIClient) -> None:
-    """The rule keeps the text, so its results have no data."""
+    """The rule only returns the text, so its results have no data."""
     batch, tasks = make_batch(api, 1)
     complete(tasks[0])
     assert body(api.get(f"{BATCHES}/{batch.pk}/results?format=csv")).decode() == (
@@ -992,7 +987,7 @@ def test_an_empty_table_has_its_header(api: APIClient) -> None:
     )
 
 
-def test_a_process_builds_two_files_at_a_time(results: Any) -> None:
+def test_a_process_builds_at_most_two_files_at_a_time(results: Any) -> None:
     from etl.api.batch_results import building
 
     with building, building:
@@ -1001,8 +996,8 @@ def test_a_process_builds_two_files_at_a_time(results: Any) -> None:
     assert body(results("format=csv"))
 
 
-def test_a_server_for_event_streams_sends_a_file_in_blocks(tmp_path: Path) -> None:
-    """Django would collect the blocks of a synchronous iterator first."""
+def test_an_asynchronous_server_sends_a_file_in_blocks(tmp_path: Path) -> None:
+    """Django would read all blocks of a synchronous iterator before it sends the first one."""
     from django.http import StreamingHttpResponse
 
     from etl.api.batch_results import AsyncFileBlocks

@@ -1,4 +1,4 @@
-"""C1, B36: the pages of batches in a browser without scripts."""
+"""C1, B36: the pages of batches in a browser without JavaScript."""
 
 import re
 from typing import Any
@@ -36,13 +36,13 @@ def page(client: Client, path: str, **options: Any) -> str:
     return str(response.content.decode())
 
 
-def test_a_batch_is_submitted_once_by_a_form(client: Client, alice: User) -> None:
+def test_a_form_that_is_sent_twice_creates_one_batch(client: Client, alice: User) -> None:
     """B36."""
     rule = make_rule(alice)
-    once = re.search(r'name="once" value="([^"]+)"', page(client, LIST))
-    assert once
+    key = re.search(r'name="once" value="([^"]+)"', page(client, LIST))
+    assert key
     for _ in range(2):  # a double click
-        form = {"name": "March", "rule_id": rule.pk, "once": once[1], "file": texts("a.txt", "b.txt")}
+        form = {"name": "March", "rule_id": rule.pk, "once": key[1], "file": texts("a.txt", "b.txt")}
         response = client.post(f"{LIST}/submit", form)
         batch = DocumentBatch.objects.get()
         assert (response.status_code, response["Location"]) == (302, f"{LIST}/{batch.pk}")
@@ -51,7 +51,7 @@ def test_a_batch_is_submitted_once_by_a_form(client: Client, alice: User) -> Non
     assert f"Batch {batch.pk}" in page(client, "/app/documents")
 
 
-def test_an_archive_with_files_that_are_not_accepted_is_shown_with_their_names(client: Client) -> None:
+def test_refused_files_of_an_archive_are_listed_by_name(client: Client) -> None:
     response = client.post(f"{LIST}/submit", {"file": zipped({"a.txt": b"Text.", "in/<b>.rtf": RTF})})
     shown = page(client, response["Location"])
     assert "1 file not accepted" in shown
@@ -104,7 +104,7 @@ def test_the_page_shows_progress_and_failures_by_reason(client: Client, alice: U
     assert f"← Batch {batch.pk}" in page(client, f"/app/documents/{tasks[0].pk}")
 
 
-def test_a_batch_is_retried_and_cancelled_by_buttons(client: Client, alice: User) -> None:
+def test_buttons_retry_and_cancel_a_batch(client: Client, alice: User) -> None:
     """B36."""
     batch, tasks = make_batch(alice, 3)
     fail(tasks[0])
@@ -124,8 +124,8 @@ def test_a_batch_is_retried_and_cancelled_by_buttons(client: Client, alice: User
     }  # fmt: skip
 
 
-def test_results_are_downloaded(client: Client, alice: User) -> None:
-    """B36: an empty field means a row for each document."""
+def test_results_can_be_downloaded(client: Client, alice: User) -> None:
+    """B36: if `rows` is empty, there is a row for each document."""
     batch, tasks = make_batch(alice, 1, name="March 1/2")
     complete(tasks[0])
     response = client.get(f"{LIST}/{batch.pk}/results?format=csv&rows=&formula_policy=escape&bom=true")

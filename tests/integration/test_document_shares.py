@@ -1,4 +1,4 @@
-"""B44: users take turns in the queue of documents, and each has a quota."""
+"""B44: fair queueing of documents between users, and quotas."""
 
 from collections.abc import Callable
 from datetime import date, timedelta
@@ -39,7 +39,7 @@ def rule(alice: User) -> Rule:
 
 # ---- Turns ----------------------------------------------------------------------------------------------------------
 def order_of(messages: list[Task], stage: Stage = Stage.OCR) -> list[int]:
-    """Deliver these messages to a worker one by one, and return the tasks that it runs."""
+    """Deliver these messages to a worker in this order, and return the tasks that it runs."""
     order: list[int] = []
     known = {task.pk: seen(task).attempts[stage] for task in Task.objects.all()}
     for message in messages:
@@ -55,9 +55,7 @@ def row_of_pk(pk: int) -> Task:
 
 
 @pytest.mark.slow
-def test_a_retry_from_post_processing_moves_no_other_user_behind_the_backlog(
-    alice: User, bob: User, rule: Rule
-) -> None:
+def test_a_retry_from_post_processing_does_not_delay_other_users(alice: User, bob: User, rule: Rule) -> None:
     ready = make_task(alice, rule=rule)
     run(ready)
     backlog = [make_task(alice, rule=rule) for _ in range(20)]
@@ -65,13 +63,13 @@ def test_a_retry_from_post_processing_moves_no_other_user_behind_the_backlog(
     assert execution.run_next(Stage.POSTPROCESS, task_id=again.pk) is not None
     assert row_of(again).status == "completed"
 
-    theirs = make_task(bob, rule=rule)
-    order = order_of([*backlog, theirs])
-    assert order.index(theirs.pk) <= 1, f"bob's only document is number {order.index(theirs.pk) + 1} of {len(order)}"
+    of_bob = make_task(bob, rule=rule)
+    order = order_of([*backlog, of_bob])
+    assert order.index(of_bob.pk) <= 1, f"bob's only document is number {order.index(of_bob.pk) + 1} of {len(order)}"
 
 
-def test_a_users_document_is_next_although_another_users_backlog_came_first(alice: User, bob: User, rule: Rule) -> None:
-    """All messages are for the backlog: the row decides which task a worker runs."""
+def test_a_users_document_is_not_delayed_by_another_users_backlog(alice: User, bob: User, rule: Rule) -> None:
+    """All messages are for the backlog, but the rows decide which task a worker runs."""
     backlog = [make_task(alice, rule=rule) for _ in range(6)]
     for task in backlog[:2]:
         run(task)
@@ -91,7 +89,7 @@ def test_three_users_take_turns_in_both_stages(alice: User, bob: User, rule: Rul
     assert order_of(backlog, Stage.POSTPROCESS) == expected
 
 
-def test_single_documents_one_after_another_do_not_starve_a_backlog(alice: User, bob: User, rule: Rule) -> None:
+def test_a_stream_of_single_documents_does_not_starve_a_backlog(alice: User, bob: User, rule: Rule) -> None:
     backlog = [make_task(alice, rule=rule) for _ in range(8)]
     for _ in range(4):
         run(make_task(bob, rule=rule))
@@ -100,8 +98,8 @@ def test_single_documents_one_after_another_do_not_starve_a_backlog(alice: User,
     assert order_of(backlog[:6]) == [task.pk for task in backlog[:5]] + [late.pk]
 
 
-def test_cancelled_documents_move_no_other_user_back(alice: User, bob: User, rule: Rule) -> None:
-    """Nor their owner: the last rank is that of the last task that is not cancelled."""
+def test_cancelled_documents_do_not_delay_other_documents(alice: User, bob: User, rule: Rule) -> None:
+    """This includes their owner: cancelled tasks do not count for the rank of the next task."""
     backlog = [make_task(alice, rule=rule) for _ in range(5)]
     for task in backlog[2:]:
         actions.cancel(task=task)
@@ -110,9 +108,7 @@ def test_cancelled_documents_move_no_other_user_back(alice: User, bob: User, rul
     assert order_of([backlog[0], backlog[1]]) == [backlog[0].pk, theirs.pk]
 
 
-def test_a_retry_waits_behind_its_owners_documents_and_beside_those_of_others(
-    alice: User, bob: User, rule: Rule
-) -> None:
+def test_a_retry_ranks_behind_the_documents_of_its_owner_only(alice: User, bob: User, rule: Rule) -> None:
     failed = make_task(alice, "raise FileCorrupt", rule=rule)
     run(failed)
     own = [make_task(alice, rule=rule) for _ in range(2)]
@@ -124,9 +120,7 @@ def test_a_retry_waits_behind_its_owners_documents_and_beside_those_of_others(
     assert order[-1] == failed.pk
 
 
-def test_a_document_that_waits_for_its_next_attempt_or_is_held_is_passed_over(
-    alice: User, bob: User, rule: Rule, rehearsed: Change
-) -> None:
+def test_documents_that_are_not_due_or_held_are_skipped(alice: User, bob: User, rule: Rule, rehearsed: Change) -> None:
     rehearsed(etl_retry_backoff_base_seconds=60.0, etl_retry_backoff_max_seconds=60.0)
     waiting = make_task(alice, "raise ProviderUnavailable", rule=rule)
     held = make_task(alice, rule=rule)
@@ -136,10 +130,10 @@ def test_a_document_that_waits_for_its_next_attempt_or_is_held_is_passed_over(
     assert order_of([held, held]) == [theirs.pk]
 
 
-def test_a_message_runs_its_own_task_if_those_before_it_are_not_due(
+def test_a_message_runs_its_own_task_if_earlier_tasks_are_not_due(
     alice: User, rule: Rule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each message searches a bounded number of open tasks."""
+    """Each message only searches a limited number of open tasks."""
     monkeypatch.setattr(turns, "BATCH", 2)
     monkeypatch.setattr(turns, "BATCHES", 2)
     held = [make_task(alice, rule=rule) for _ in range(4)]
@@ -174,8 +168,8 @@ def test_workers_that_find_the_same_task_run_it_once(alice: User, bob: User, rul
     assert [len(rehearsal.calls(f"ocr-{task.pk}")) for task in made] == [1] * 12
 
 
-def test_turns_are_found_by_indexes(alice: User, rule: Rule) -> None:
-    """With many ended tasks in the table: neither a start nor a submission reads them."""
+def test_turns_are_found_by_index(alice: User, rule: Rule) -> None:
+    """Neither a start nor a submission reads the many ended tasks in the table."""
     row = make_row(alice, rule=rule)
     copied = {name: getattr(row, name) for name in COPIED}
     error = {"code": "ocr_failed"}
@@ -194,15 +188,15 @@ def test_turns_are_found_by_indexes(alice: User, rule: Rule) -> None:
 COPIED = ("user_id", "rule_id", "rule_version", "kind", "size", "document_key")
 
 
-# ---- Room in the queue ----------------------------------------------------------------------------------------------
-def test_another_users_backlog_does_not_refuse_a_user(
+# ---- Size of the queue ----------------------------------------------------------------------------------------------
+def test_a_user_is_accepted_despite_another_users_backlog(
     alice: User,
     bob: User,
     rule: Rule,
     settings: LazySettings,
     plain: Rule,  # noqa: F811
 ) -> None:
-    """B44: a full queue refuses only users with their share of it."""
+    """B44: a full queue only refuses users who have used their share of it."""
     change(settings, etl_queue_size=10)
     for _ in range(10):
         make_row(alice, rule=rule)
@@ -225,7 +219,7 @@ def refusal(response: Any) -> tuple[int, str]:
 # ---- Quotas ---------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def quota(settings: LazySettings, plain: Rule) -> Callable[..., None]:  # noqa: F811
-    """Limits of a user."""
+    """Return a function that sets the limits of all users."""
 
     def set_limits(**limits: int) -> None:
         change(settings, **limits)
@@ -274,10 +268,10 @@ def test_concurrent_submissions_cannot_overspend(alice: User, quota: Callable[..
     assert sorted(documents()) == sorted(Task.objects.values_list("document_key", flat=True))
 
 
-def test_a_repeat_is_free_and_a_retry_counts_as_a_document(
+def test_a_repeat_is_free_and_a_retry_is_charged_as_a_document(
     api: APIClient, alice: User, quota: Callable[..., None]
 ) -> None:
-    """B44: before, retries were free, and each stored another Markdown or called the model again, without a limit."""
+    """B44: retries have to be limited, because each stores another Markdown file or calls the model again."""
     quota(etl_daily_documents=2, etl_daily_bytes=len(TEXT))
     first, again = send(api, key="k1"), send(api, key="k1")
     assert (first.status_code, again.status_code, again["Idempotency-Replayed"]) == (202, 202, "true")
@@ -311,7 +305,7 @@ def test_a_retry_counts_toward_the_limit_of_open_documents(alice: User, quota: C
     assert row_of(ended).status == "completed"
 
 
-def test_staff_set_other_limits_for_a_user(alice: User, quota: Callable[..., None]) -> None:
+def test_staff_can_set_other_limits_for_a_user(alice: User, quota: Callable[..., None]) -> None:
     quota(etl_daily_documents=0)
     Allowance.objects.create(user=alice, daily_documents=1)
     api = client_of(alice)
@@ -351,7 +345,7 @@ def offer(api: APIClient, size: int = 50 * MEBIBYTE) -> Any:
     ("limits", "granted"),
     [({"etl_daily_bytes": 500 * MEBIBYTE}, 10), ({"etl_daily_documents": 7}, 7), ({"etl_max_open_per_user": 6}, 6)],
 )
-def test_open_upload_urls_count(
+def test_open_upload_urls_count_toward_the_quota(
     alice: User, bob: User, quota: Callable[..., None], limits: dict[str, int], granted: int
 ) -> None:
     """B44."""
@@ -378,7 +372,7 @@ def test_an_expired_upload_url_is_refunded_if_nothing_was_uploaded(alice: User, 
     quota(etl_daily_documents=1)
     api = client_of(alice)
     assert [offer(api).status_code for _ in range(2)] == [201, 429]
-    expire(hours=0.5)  # an upload that began in time may still end
+    expire(hours=0.5)  # an upload that started in time may not have finished yet
     cleanup.sweep()
     assert offer(api).status_code == 429
     expire(hours=2)
@@ -390,14 +384,14 @@ def test_an_expired_upload_url_is_refunded_if_nothing_was_uploaded(alice: User, 
 def test_uploaded_objects_count_until_they_are_deleted(
     api: APIClient, quota: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B44: before, they were refunded every 15 minutes, so a user could store 96 times the daily bytes in a day."""
+    """B44: if they were refunded when their URL expires, a user could store many times the daily bytes."""
     quota(etl_daily_documents=2, etl_max_open_per_user=1)
     key = uploaded(api)
     assert offer(api).status_code == 429
     expire(hours=2)
     cleanup.sweep()
     assert storage.head(key) is not None
-    assert offer(api).status_code == 201  # it is not open any more
+    assert offer(api).status_code == 201  # it no longer counts as open
     expire(hours=0.5)
     response = offer(api)
     assert refusal(response) == (429, "quota_exceeded")
@@ -421,9 +415,7 @@ def test_usage_is_kept_for_a_month(alice: User) -> None:
 
 
 def test_a_submitted_upload_is_charged_once(api: APIClient, alice: User, quota: Callable[..., None]) -> None:
-    """The charge of the upload becomes that of the submission. Another submission of the same upload is charged like
-    any other.
-    """
+    """The submission takes over the charge of the upload. Another submission of the same upload is charged again."""
     quota(etl_daily_documents=2)
     key = uploaded(api)
     assert offer(api).status_code == 201

@@ -1,4 +1,4 @@
-"""Webhooks of documents and batches: one event per end, in the transaction of the end, in order. B35."""
+"""Webhooks of documents and batches. The transaction of each end adds one event, and events are sent in order. B35."""
 
 import json
 from collections.abc import Iterator
@@ -40,8 +40,8 @@ def _empty_queues() -> None:
 
 
 @pytest.fixture
-def there(settings: Any) -> Iterator[Receiver]:
-    """A receiver on a private network that the operator allowed."""
+def endpoint(settings: Any) -> Iterator[Receiver]:
+    """A receiver on a private network that the operator has allowed."""
     fields = Environment.model_validate(
         {**settings.SLUICE.model_dump(), "export_webhook_allow_cidrs": ("127.0.0.0/8",)}
     )
@@ -66,22 +66,22 @@ def without_results(task: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in task.items() if name not in ("result", "previous_result")}
 
 
-def received(there: Receiver) -> list[tuple[int, str]]:
-    events = [json.loads(got.body) for got in there.received]
+def received(endpoint: Receiver) -> list[tuple[int, str]]:
+    events = [json.loads(got.body) for got in endpoint.received]
     return [(event["data"]["task_id"], event["type"]) for event in events]
 
 
-# ---- What is sent ---------------------------------------------------------------------------------------------------
-def test_a_completed_document_is_sent_as_the_api_shows_it_without_its_result(
-    alice: User, api: APIClient, there: Receiver
+# ---- Content --------------------------------------------------------------------------------------------------------
+def test_a_completed_document_is_sent_as_in_the_api_without_its_result(
+    alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
     """B35."""
-    hook = subscribe(api, there.url)
+    hook = subscribe(api, endpoint.url)
     task = make_task(alice)
     complete(task)
     deliver()
 
-    (got,) = there.received
+    (got,) = endpoint.received
     event = Verifier(hook["secret"]).verify(got.body, got.headers)
     shown = api.get(f"/api/v1/etl/tasks/{task.pk}").json()
     assert event["type"] == "document.completed"
@@ -92,53 +92,55 @@ def test_a_completed_document_is_sent_as_the_api_shows_it_without_its_result(
     assert listed["status"] == "delivered"
 
 
-def test_a_failed_document_is_sent_with_its_error(alice: User, api: APIClient, there: Receiver) -> None:
+def test_a_failed_document_is_sent_with_its_error(alice: User, api: APIClient, endpoint: Receiver) -> None:
     """B35."""
-    subscribe(api, there.url)
+    subscribe(api, endpoint.url)
     task = make_task(alice)
     fail(task, LlmUnavailable())
     deliver()
 
-    event = json.loads(there.received[0].body)
+    event = json.loads(endpoint.received[0].body)
     assert event["type"] == "document.failed"
     assert event["data"] == without_results(api.get(f"/api/v1/etl/tasks/{task.pk}").json())
     assert event["data"]["error"]["code"] == LlmUnavailable.code
 
 
-def test_each_event_of_a_retried_document_describes_its_own_end(alice: User, api: APIClient, there: Receiver) -> None:
-    """B35. The first event still reports the failure, although the document has completed since."""
-    subscribe(api, there.url)
+def test_each_event_of_a_retried_document_describes_its_own_end(
+    alice: User, api: APIClient, endpoint: Receiver
+) -> None:
+    """B35: the first event reports the failure, although the document has completed since."""
+    subscribe(api, endpoint.url)
     task = make_task(alice)
     fail(task)
     complete(actions.retry(task=task, from_stage=Stage.OCR))
     assert types() == ["document.failed", "document.completed"]
     deliver()
 
-    first, second = (json.loads(got.body)["data"] for got in there.received)
+    first, second = (json.loads(got.body)["data"] for got in endpoint.received)
     assert (first["status"], second["status"]) == ("failed", "completed")
     assert first["task_id"] == second["task_id"] == task.pk
 
 
-def test_the_events_of_a_document_arrive_in_order(alice: User, api: APIClient, there: Receiver) -> None:
-    """B35. The later one waits while the receiver refuses the earlier one; another document does not."""
-    subscribe(api, there.url)
+def test_the_events_of_a_document_arrive_in_order(alice: User, api: APIClient, endpoint: Receiver) -> None:
+    """B35: a later event waits while the receiver refuses an earlier one. Events of other documents do not wait."""
+    subscribe(api, endpoint.url)
     task, other = make_task(alice), make_task(alice)
     fail(task)
     complete(actions.retry(task=task, from_stage=Stage.OCR))
     complete(other)
-    there.replies.append(answer(500))
+    endpoint.replies.append(answer(500))
     sender.drain()
-    assert received(there) == [(task.pk, "document.failed"), (other.pk, "document.completed")]
+    assert received(endpoint) == [(task.pk, "document.failed"), (other.pk, "document.completed")]
 
     Delivery.objects.filter(status="pending").update(available_at=timezone.now())
     sender.drain()
-    assert received(there)[2:] == [(task.pk, "document.failed"), (task.pk, "document.completed")]
+    assert received(endpoint)[2:] == [(task.pk, "document.failed"), (task.pk, "document.completed")]
 
 
 # ---- Once per end ---------------------------------------------------------------------------------------------------
-def test_an_end_that_is_recorded_again_adds_no_event(alice: User, api: APIClient, there: Receiver) -> None:
-    """B35. Two workers and recovery record the same end."""
-    subscribe(api, there.url)
+def test_recording_an_end_again_adds_no_event(alice: User, api: APIClient, endpoint: Receiver) -> None:
+    """B35: several workers and recovery record the same end."""
+    subscribe(api, endpoint.url)
     task = make_task(alice)
     read(task)
     end = runstate.complete(begin(task, Stage.POSTPROCESS), result=RESULT, usage=Usage().as_dict()).state
@@ -148,9 +150,9 @@ def test_an_end_that_is_recorded_again_adds_no_event(alice: User, api: APIClient
     assert types() == ["document.completed"]
 
 
-def test_an_end_that_recovery_records_has_an_event(alice: User, api: APIClient, there: Receiver) -> None:
-    """B35. The worker died between the end in Redis and the row."""
-    subscribe(api, there.url)
+def test_recovery_adds_the_event_of_an_end(alice: User, api: APIClient, endpoint: Receiver) -> None:
+    """B35: the worker was killed after the change in Redis and before that of the row."""
+    subscribe(api, endpoint.url)
     task = make_task(alice)
     read(task)
     assert runstate.complete(begin(task, Stage.POSTPROCESS), result=RESULT, usage=Usage().as_dict()).moved
@@ -159,11 +161,9 @@ def test_an_end_that_recovery_records_has_an_event(alice: User, api: APIClient, 
     assert types() == ["document.completed"]
 
 
-def test_an_end_that_is_rolled_back_has_no_event_and_wakes_no_worker(
-    alice: User, api: APIClient, there: Receiver
-) -> None:
+def test_a_rolled_back_end_has_no_event_and_wakes_no_worker(alice: User, api: APIClient, endpoint: Receiver) -> None:
     """B35."""
-    subscribe(api, there.url)
+    subscribe(api, endpoint.url)
     task = make_task(alice)
     read(task)
     end = runstate.complete(begin(task, Stage.POSTPROCESS), result=RESULT, usage=Usage().as_dict()).state
@@ -178,41 +178,41 @@ def test_an_end_that_is_rolled_back_has_no_event_and_wakes_no_worker(
     assert queued("webhooks") == 1
 
 
-def test_a_cancelled_document_has_no_event(alice: User, api: APIClient, there: Receiver) -> None:
-    subscribe(api, there.url)
+def test_a_cancelled_document_has_no_event(alice: User, api: APIClient, endpoint: Receiver) -> None:
+    subscribe(api, endpoint.url)
     actions.cancel(task=make_task(alice))
     assert types() == []
 
 
-def test_only_the_owners_enabled_webhooks_with_this_event_get_it(
-    alice: User, bob: User, api: APIClient, there: Receiver
+def test_only_enabled_webhooks_of_the_owner_with_the_event_receive_it(
+    alice: User, bob: User, api: APIClient, endpoint: Receiver
 ) -> None:
     """B35."""
-    subscribe(api, there.url, "document.failed", "export.succeeded")
-    off = subscribe(api, there.url)
+    subscribe(api, endpoint.url, "document.failed", "export.succeeded")
+    off = subscribe(api, endpoint.url)
     api.patch(f"{PATH}/{off['id']}", {"enabled": False})
-    wanted = subscribe(api, there.url, "document.completed")
+    wanted = subscribe(api, endpoint.url, "document.completed")
     complete(make_task(alice))
     complete(make_task(bob))
     assert [str(each.webhook_id) for each in Delivery.objects.all()] == [wanted["id"]]
 
 
-def test_the_log_keeps_the_event_of_a_deleted_document(alice: User, api: APIClient, there: Receiver) -> None:
-    """B34, B35. It is sent, although the document was deleted first."""
-    hook = subscribe(api, there.url)
+def test_the_log_keeps_the_event_of_a_deleted_document(alice: User, api: APIClient, endpoint: Receiver) -> None:
+    """B34, B35: the event is sent even if the document has been deleted."""
+    hook = subscribe(api, endpoint.url)
     task = make_task(alice)
     complete(task)
     deletion.delete(Task.objects.get(), user=alice, message="Deleted.")
     deliver()
-    assert json.loads(there.received[0].body)["data"]["task_id"] == task.pk
+    assert json.loads(endpoint.received[0].body)["data"]["task_id"] == task.pk
     (listed,) = api.get(f"{PATH}/{hook['id']}/deliveries").json()["results"]
     assert (listed["subject"], listed["status"]) == (f"document:{task.pk}", "delivered")
 
 
 # ---- Batches --------------------------------------------------------------------------------------------------------
-def test_a_batch_publishes_its_end_once(alice: User, api: APIClient, there: Receiver) -> None:
-    """B35. The same subject and number again adds nothing, and a larger number is a new event."""
-    subscribe(api, there.url, "batch.completed")
+def test_a_batch_publishes_its_end_once(alice: User, api: APIClient, endpoint: Receiver) -> None:
+    """B35: publishing the same subject and number again has no effect. A larger number is a new event."""
+    subscribe(api, endpoint.url, "batch.completed")
 
     def publish(seq: int) -> int:
         with transaction.atomic():
@@ -223,13 +223,13 @@ def test_a_batch_publishes_its_end_once(alice: User, api: APIClient, there: Rece
 
     assert [publish(1), publish(1), publish(2)] == [1, 0, 1]
     deliver()
-    assert [json.loads(got.body)["type"] for got in there.received] == ["batch.completed", "batch.completed"]
+    assert [json.loads(got.body)["type"] for got in endpoint.received] == ["batch.completed", "batch.completed"]
 
 
 # ---- The resource ---------------------------------------------------------------------------------------------------
-def test_both_paths_are_the_same_resource(api: APIClient, there: Receiver) -> None:
+def test_both_paths_are_the_same_resource(api: APIClient, endpoint: Receiver) -> None:
     """B35."""
-    made = api.post(PATH, {"url": there.url, "events": EVENTS})
+    made = api.post(PATH, {"url": endpoint.url, "events": EVENTS})
     hook = made.json()
     assert made.headers["Location"] == f"{PATH}/{hook['id']}"
     assert api.get(f"/exports/webhooks/{hook['id']}").json() == api.get(f"{PATH}/{hook['id']}").json()
@@ -243,7 +243,7 @@ def test_both_paths_are_the_same_resource(api: APIClient, there: Receiver) -> No
     assert api.get(f"/exports/webhooks/{hook['id']}").status_code == 404
 
 
-def test_unknown_events_are_refused(api: APIClient, there: Receiver) -> None:
-    response = api.post(PATH, {"url": there.url, "events": ["document.cancelled"]})
+def test_unknown_events_are_refused(api: APIClient, endpoint: Receiver) -> None:
+    response = api.post(PATH, {"url": endpoint.url, "events": ["document.cancelled"]})
     assert pointers(response) == {("/events", "invalid")}
     assert "document.completed" in response.json()["errors"][0]["detail"]

@@ -1,4 +1,4 @@
-"""C1: the pages of documents in a browser without scripts: visibility, queries, and refusals."""
+"""C1: the pages of documents in a browser without JavaScript: visibility, queries, and refusals."""
 
 import ast
 import html
@@ -89,14 +89,14 @@ ACTIONS = ("cancel", "retry")
 
 
 def test_documents_of_other_users_return_404(alice: User, bob: User) -> None:
-    task, stranger = invoice(alice), signed_in(bob)
+    task, other = invoice(alice), signed_in(bob)
     for part in PARTS:
         url = path(task, part).rstrip("/")
-        assert stranger.get(url).status_code == 404, url
-        assert stranger.get(url.replace(str(task.pk), str(10**30))).status_code == 404, url
+        assert other.get(url).status_code == 404, url
+        assert other.get(url.replace(str(task.pk), str(10**30))).status_code == 404, url
     for action in ACTIONS:
-        assert stranger.post(path(task, action), {"from_stage": "ocr"}).status_code == 404, action
-    assert "invoice-0417.pdf" not in text(stranger.get(LIST))
+        assert other.post(path(task, action), {"from_stage": "ocr"}).status_code == 404, action
+    assert "invoice-0417.pdf" not in text(other.get(LIST))
     assert Task.objects.get().status == "completed"
 
 
@@ -104,7 +104,7 @@ def test_staff_see_every_document_and_its_owner(alice: User) -> None:
     task = invoice(alice)
     staff = signed_in(User.objects.create_user("sam", is_staff=True, is_superuser=True))
     assert "requested by alice" in text(staff.get(path(task)))
-    assert "invoice-0417.pdf" not in text(staff.get(LIST))  # the list is of one's own
+    assert "invoice-0417.pdf" not in text(staff.get(LIST))  # the list only has the user's own documents
 
 
 def test_visitors_without_a_session_are_redirected_to_sign_in(alice: User) -> None:
@@ -115,7 +115,7 @@ def test_visitors_without_a_session_are_redirected_to_sign_in(alice: User) -> No
         assert Client().post(url)["Location"].startswith("/app/sign-in"), url
 
 
-def test_only_posts_with_a_csrf_token_change_anything(alice: User) -> None:
+def test_changes_require_a_post_with_a_csrf_token(alice: User) -> None:
     task = make_task(alice)
     client = signed_in(alice, enforce_csrf_checks=True)
     for url in (SUBMIT, f"{LIST}/several", path(task, "cancel"), path(task, "retry")):
@@ -131,7 +131,7 @@ def test_only_posts_with_a_csrf_token_change_anything(alice: User) -> None:
 def test_page_requests_count_toward_the_api_rate_limits(settings: LazySettings, alice: User) -> None:
     task, client = make_task(alice), signed_in(alice)
     change(settings, etl_rate="1/min", etl_poll_rate="2/min")
-    assert "Document cancelled" in followed(client, path(task, "cancel"))  # which ends in a GET
+    assert "Document cancelled" in followed(client, path(task, "cancel"))  # which redirects to a GET
     assert client.get(LIST).status_code == 200
     assert client.get(LIST).status_code == 429
     assert client.get(path(task, "json")).status_code == 429
@@ -144,7 +144,7 @@ def test_page_requests_count_toward_the_api_rate_limits(settings: LazySettings, 
 
 # ---- Queries --------------------------------------------------------------------------------------------------------
 def test_a_page_shows_when_its_document_is_deleted(client: Client, alice: User, settings: LazySettings) -> None:
-    """B34: as its client has chosen, else by the operator's setting."""
+    """B34: the time comes from the request or, by default, from the operator's setting."""
     task = make_task(alice, created_at=datetime(2026, 3, 1, 9, 15, tzinfo=UTC))
     complete(task)
     assert "kept until" not in text(client.get(path(task)))
@@ -171,7 +171,7 @@ def test_the_number_of_queries_does_not_grow_with_the_list(client: Client, alice
     assert (queries(client, f"{LIST}?limit=200"), queries(client, f"{LIST}?status=pending&limit=200")) == few
 
 
-def test_a_poll_of_the_rows_costs_less_than_the_page(client: Client, alice: User) -> None:
+def test_polling_the_rows_takes_few_queries(client: Client, alice: User) -> None:
     begin(make_task(alice))
     with CaptureQueriesContext(connection) as captured:
         rows = text(client.get(LIST, headers={"HX-Request": "true"}))
@@ -297,15 +297,11 @@ def test_a_result_is_shown_with_its_sources(client: Client, alice: User) -> None
     assert "OCR confidence 71 %: check this page" in page
     assert "2 warnings" in page
     assert 'data-page="2" data-quote="<td>DE02 1203 0000 0000 2020 51</td>"' in page
-    assert (
-        page.count("no source") == 2 + 5
-    )  # of the legend and its table; two prices, an item, a quantity, the discount
+    # In the legend and its table, and for two prices, an item, a quantity, and the discount.
+    assert page.count("no source") == 2 + 5
     assert page.count("page 1?") == 1
-    assert re.findall(r'class="name">(number|supplier|discount)<', page) == [
-        "number",
-        "supplier",
-        "discount",
-    ]  # the rule's order
+    # In the order of the rule.
+    assert re.findall(r'class="name">(number|supplier|discount)<', page) == ["number", "supplier", "discount"]
     raw = text(client.get(f"{path(task)}?json=raw"))
     assert '"total": 645.0' in raw
     assert "| Desk lamp | 12 | 31.50 EUR |" in text(client.get(f"{path(task)}?view=source"))
@@ -325,7 +321,7 @@ def get(url: str) -> Any:
     return httpx2.get(url, trust_env=False)
 
 
-def test_the_document_itself_is_downloaded_by_a_short_lived_url(client: Client, alice: User) -> None:
+def test_the_original_is_downloaded_by_a_short_lived_url(client: Client, alice: User) -> None:
     task = make_task(alice, "The very bytes.\r\n", filename="Übersicht 2024.txt")
     page = text(client.get(path(task)))
     assert f'href="{path(task, "original")}">Download original<' in page
@@ -405,7 +401,7 @@ def test_retry_buttons_name_the_repeated_stages(client: Client, alice: User) -> 
 
 
 def test_a_late_cancel_is_refused_with_the_reason(client: Client, alice: User) -> None:
-    """The page that still says "pending" does not stop a task that has started; the page of a running task does."""
+    """An outdated page that shows "pending" cannot stop a running task. The page of a running task can."""
     task = make_task(alice)
     assert 'name="force"' not in text(client.get(path(task)))
     begin(task)
@@ -485,11 +481,11 @@ def test_a_missing_model_does_not_suggest_a_later_retry(client: Client, alice: U
     assert "in a few minutes" not in page
     assert "A retry may succeed" not in page
     assert "No language model is configured" in text(client.get(LIST))
-    followed(client, path(task, "retry"), from_stage="postprocess")  # when one is set up
+    followed(client, path(task, "retry"), from_stage="postprocess")  # possible as soon as a model is configured
     assert Task.objects.get(pk=task.pk).status == "pending"
 
 
-# ---- Large ones -----------------------------------------------------------------------------------------------------
+# ---- Large documents -------------------------------------------------------------------------------------------------
 def test_long_documents_are_shown_a_few_pages_at_a_time(client: Client, alice: User) -> None:
     scenes.long_document(alice)
     task = Task.objects.latest("task_id")
@@ -513,7 +509,7 @@ def test_long_documents_are_shown_a_few_pages_at_a_time(client: Client, alice: U
     assert "more pages" not in before
 
 
-def test_a_too_long_page_is_shown_completely_as_plain_text_parts(alice: User) -> None:
+def test_a_very_long_page_is_shown_as_parts_of_plain_text(alice: User) -> None:
     task = scenes.make_pdf(alice)
     long = "".join(f"{number} äöü € 𝄞 " for number in range(20_000))
     scenes.finish_ocr(task, ("first", long.strip(), "last"))
@@ -581,7 +577,7 @@ def test_exactly_the_error_codes_have_explanations() -> None:
 
 
 def test_exactly_the_warning_codes_have_explanations() -> None:
-    """The codes in our own code: the first argument of `….warn(…)`."""
+    """The code of a warning is the first argument of `….warn(…)`."""
     codes = set(OFFICE_WARNINGS)
     named = {"USAGE_INCOMPLETE": USAGE_INCOMPLETE, "REPEATED": REPEATED}
     for file in Path(settings.BASE_DIR, "etl").rglob("*.py"):

@@ -221,7 +221,7 @@ def test_lists_are_filtered_and_paginated(dataset: Dataset, alice: User, visitor
     assert visitor.get("/app/exports?status=odd").status_code == 400
 
 
-def test_an_empty_page_shows_the_first_steps(alice: User, visitor: Client) -> None:
+def test_an_empty_start_page_shows_the_first_steps(alice: User, visitor: Client) -> None:
     assert "No exports yet" in visitor.get("/app/exports").content.decode()
     assert "No datasets of the source database are available" in visitor.get("/app/exports/new").content.decode()
 

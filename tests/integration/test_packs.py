@@ -23,7 +23,7 @@ from exports.models import Chunk, Dataset, Job, Receipt
 from exports.worker import completion, execution, leases
 from tests.integration import faulty_s3, outcomes
 from tests.integration.factories import claim_one, make_job
-from tests.integration.test_batches import claim_batch, run, time_enough  # noqa: F401 - fixtures
+from tests.integration.test_batches import _long_time_limits, claim_batch, run  # noqa: F401 - fixtures
 from tests.integration.test_completion import fetched
 from tests.integration.test_execution import CONTENT, empty_bucket  # noqa: F401 - a fixture
 from tests.waiting import let_pass
@@ -200,7 +200,7 @@ def test_the_completion_packs_files_of_a_lost_pack_again(job: Job) -> None:
 
 def test_the_completion_packs_files_of_old_packs_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A38: the bucket's lifecycle rule would delete such a pack before the delivery expires."""
-    monkeypatch.setattr(packs, "BATCH_KEPT", timedelta(minutes=-1))
+    monkeypatch.setattr(packs, "MAX_BATCH_AGE", timedelta(minutes=-1))
     completion.complete(job.pk)
     assert packs_of(job) == [None] * 7
     for item in list(storage.list_objects(f"{packs.folder_of_batches(job.pk)}/")):
@@ -212,10 +212,10 @@ def test_a_stale_completion_changes_no_pack(job: Job, monkeypatch: pytest.Monkey
     """A12: another worker may already have issued a receipt."""
     token = completion.claim(job.pk)
     assert token
-    monkeypatch.setattr(packs, "BATCH_KEPT", timedelta(minutes=-1))
-    packs.unset_lost(job.pk, token - 1)
+    monkeypatch.setattr(packs, "MAX_BATCH_AGE", timedelta(minutes=-1))
+    packs.unset_lost_packs(job.pk, token - 1)
     assert packs_of(job) == [None, *[1] * 3, *[2] * 3]
-    packs.unset_lost(job.pk, token)
+    packs.unset_lost_packs(job.pk, token)
     assert packs_of(job) == [None] * 7
 
 
@@ -249,7 +249,7 @@ def violations() -> float:
 def test_no_completion_uses_a_pack_that_the_sweep_may_delete() -> None:
     """A38."""
     longest_task = timedelta(seconds=settings.CELERY_TASK_TIME_LIMIT)
-    assert packs.BATCH_KEPT + longest_task < storage_cleanup.GRACE - timedelta(minutes=10)
+    assert packs.MAX_BATCH_AGE + longest_task < storage_cleanup.GRACE - timedelta(minutes=10)
 
 
 def test_the_sweep_deletes_packs_without_a_receipt(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

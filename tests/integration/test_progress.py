@@ -41,7 +41,7 @@ def test_counters_equal_the_counts_of_chunks(dataset: Dataset, alice: User, step
         counted = Counter(Chunk.objects.filter(job=job).values_list("status", flat=True))
         for status in ("pending", "running", "retrying", "done", "failed", "cancelled"):
             assert progress[status] == counted[status], (status, steps)
-        listed = representation.with_all(Job.objects.filter(pk=job.pk)).get()
+        listed = representation.with_details(Job.objects.filter(pk=job.pk)).get()
         assert representation.progress(listed, shown.created_at) == progress
     outcomes.release(held)
 

@@ -370,7 +370,7 @@ def test_a_missing_default_rule_is_503(alice: User, settings: Any) -> None:
 def folder(tmp_path: Path, settings: Any, transactional_db: None) -> Iterator[Path]:
     configure(settings, etl_rules_dir=tmp_path)
     yield tmp_path
-    system_rules.reported.clear()
+    system_rules.reported_errors.clear()
     for file in tmp_path.iterdir():
         file.unlink()  # next, the database is emptied and loads all existing rule files
 

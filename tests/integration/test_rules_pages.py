@@ -480,7 +480,7 @@ def test_an_unchanged_table_leaves_the_text_as_it_is(me: Client, rule: Rule) -> 
     ("changes", "error"),
     [
         ({"field_0_name": " "}, "Enter a name."),
-        ({"field_0_name": "tax"}, "There are two fields with the name “tax”."),
+        ({"field_0_name": "tax"}, "Another field has the name “tax”."),
     ],
 )
 def test_an_invalid_row_changes_nothing_and_stays_as_typed(

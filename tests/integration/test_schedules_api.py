@@ -257,7 +257,7 @@ def test_webhooks_name_the_schedule(api: APIClient, dataset: Dataset) -> None:
     created = create(api)
     planned = run_due(created)
     actions.cancel(Job.objects.get())
-    job = representation.with_all(Job.objects.all()).get()
+    job = representation.with_details(Job.objects.all()).get()
     sent = representation.webhook_job(job, datetime.now(UTC))
     assert (sent["scheduleId"], sent["plannedAt"]) == (created["id"], planned)
 

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
 from exports.api import event_hub
-from exports.core.errors import in_words
+from exports.core.errors import with_meaning
 from exports.jobs import actions
 from exports.models import Chunk, Dataset, Grant, Job
 from exports.source.database import MAX_MESSAGE
@@ -203,4 +203,4 @@ def test_staff_without_the_permission_do_not_see_the_message(failed: Job, bob: U
 )
 def test_every_code_has_a_text(detail: str, words: str) -> None:
     """A34: also codes of future Postgres versions."""
-    assert in_words(detail) == words
+    assert with_meaning(detail) == words

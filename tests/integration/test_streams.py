@@ -174,7 +174,7 @@ def test_the_number_of_skipped_events_per_read_is_bounded(
     job = make_job(dataset, alice, 30)
     actions.cancel(job)
     (alone,) = pages(job, page=100)
-    monkeypatch.setattr(event_hub, "LOOK", 1)
+    monkeypatch.setattr(event_hub, "LOOKAHEAD", 1)
     others = [make_job(dataset, alice, 1).pk for _ in range(3)]
     after = dict.fromkeys((job.pk, *others), 0)
     received, rounds, more = b"", 0, True

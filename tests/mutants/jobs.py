@@ -40,20 +40,20 @@ MUTANTS = [
         name="complete a job before its chunks are done",
         old="AND done = total AND completion_attempts < %(attempts)s",
         new="AND completion_attempts < %(attempts)s",
-        tests=completion("a_job_that_still_runs_is_not_completed"),
+        tests=completion("a_running_job_is_not_completed"),
     ),
     COMPLETION(
         name="issue a receipt after the completion lost its lease",
         old="error_code = '', error_detail = '', event_seq = event_seq + 1\n"
         "    WHERE job_id = %(job)s AND completion_token = %(token)s AND",
         new="error_code = '', error_detail = '', event_seq = event_seq + 1\n    WHERE job_id = %(job)s AND",
-        tests=completion("the_stale_one_of_two_completions_changes_nothing"),
+        tests=completion("the_stale_completion_of_two_changes_nothing"),
     ),
     COMPLETION(
         name="end the job after the completion lost its lease",
         old="    ) refusal\n    WHERE job_id = %(job)s AND completion_token = %(token)s AND",
         new="    ) refusal\n    WHERE job_id = %(job)s AND",
-        tests=completion("the_stale_one_of_two_completions_changes_nothing"),
+        tests=completion("the_stale_completion_of_two_changes_nothing"),
     ),
     COMPLETION(
         name="let a completion renew another worker's lease",
@@ -61,31 +61,31 @@ MUTANTS = [
         "WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying')\n"
         "RETURNING job_id",
         new="* interval '1 second'\nWHERE job_id = %(job)s AND status IN ('running', 'retrying')\nRETURNING job_id",
-        tests=completion("the_stale_one_of_two_completions_changes_nothing"),
+        tests=completion("the_stale_completion_of_two_changes_nothing"),
     ),
     ADOPTION(
         name="let a stale completion change finished chunks",
         old="WHERE job_id = %(job)s AND completion_token = %(token)s AND",
         new="WHERE job_id = %(job)s AND",
-        tests=completion("the_stale_one_of_two_completions_changes_nothing"),
+        tests=completion("the_stale_completion_of_two_changes_nothing"),
     ),
     COMPLETION(
         name="let a stale completion reread files",
         old="    ) age\n    WHERE job_id = %(job)s AND completion_token = %(token)s AND",
         new="    ) age\n    WHERE job_id = %(job)s AND",
-        tests=completion("the_stale_one_of_two_completions_changes_nothing"),
+        tests=completion("the_stale_completion_of_two_changes_nothing"),
     ),
     ADOPTION(
         name="deliver other bytes than a chunk's newer row describes",
         old="SET etag = f.etag, sha256 = f.sha256,",
         new="SET etag = f.etag,",
-        tests=completion("a_delivery_is_its_ledger_while_its_files_are_replaced"),
+        tests=completion("a_delivery_matches_its_chunks_while_files_are_replaced"),
     ),
     ADOPTION(
         name="keep the sums of a job that adopted a newer file",
         old="SET rows = j.rows + n.rows - b.rows, bytes",
         new="SET rows = j.rows, bytes",
-        tests=completion("a_delivery_is_its_ledger_while_its_files_are_replaced"),
+        tests=completion("a_delivery_matches_its_chunks_while_files_are_replaced"),
     ),
     ADOPTION(
         name="let a fresh export adopt data from before its start",
@@ -111,13 +111,13 @@ MUTANTS = [
         name="deliver content of a pack without checking its checksum",
         old="return content if hashlib.sha256(content).hexdigest() == chunk.sha256 else None",
         new="return content",
-        tests=completion("bytes_of_a_pack_that_are_not_those_of_the_ledger_are_not_delivered"),
+        tests=completion("changed_bytes_of_a_pack_are_not_delivered"),
     ),
     PACKS(
         name="locate a file in a pack behind large files that are not in the pack",
         old="        bytes__lte=PACKED_BYTES,\n",
         new="",
-        tests=completion("a_manifest_keeps_small_files_in_packs_and_large_ones_alone"),
+        tests=completion("a_manifest_stores_small_files_in_packs_and_large_ones_separately"),
     ),
     PACKS(
         name="locate a file in a pack behind files of batches",
@@ -127,8 +127,8 @@ MUTANTS = [
     ),
     PACKS(
         name="deliver from packs that the sweep has deleted",
-        old="BATCH_KEPT = timedelta(minutes=30)",
-        new="BATCH_KEPT = timedelta(minutes=300)",
+        old="MAX_BATCH_AGE = timedelta(minutes=30)",
+        new="MAX_BATCH_AGE = timedelta(minutes=300)",
         tests=tests_of("tests/integration/test_packs.py", "no_completion_uses_a_pack_that_the_sweep_may_delete"),
     ),
     PACKS(
@@ -213,7 +213,7 @@ MUTANTS = [
         name="miss chunks that are released during a cancel",
         old="\n      AND (NOT %(is_last)s OR j.done + j.failed + j.cancelled + delta.chunks = j.total)",
         new="",
-        tests=control("a_cancel_includes_chunks_released_at_the_same_time"),
+        tests=control("it_cancels_chunks_that_are_released_at_the_same_time"),
     ),
     CONTROL(
         name="do not refund cancelled chunks",
@@ -333,13 +333,13 @@ MUTANTS = [
     SUBMISSION(
         name="charge for a job that is not created",
         old="""    with transaction.atomic():
-        if once and (job := once.claim(Job.objects.all(), user_id=caller.user_id)):
+        if idempotency and (job := idempotency.claim(Job.objects.all(), user_id=caller.user_id)):
             return job, True
         day = quotas.debit(user_id=caller.user_id, jobs=1, chunks=len(request.pairs))
 """,
         new="""    day = quotas.debit(user_id=caller.user_id, jobs=1, chunks=len(request.pairs))
     with transaction.atomic():
-        if once and (job := once.claim(Job.objects.all(), user_id=caller.user_id)):
+        if idempotency and (job := idempotency.claim(Job.objects.all(), user_id=caller.user_id)):
             return job, True
 """,
         tests=tests_of("tests/integration/test_submission.py", "an_interrupted_request_writes_nothing"),

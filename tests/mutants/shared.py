@@ -256,7 +256,7 @@ MUTANTS = [
         file="etl/pipeline/queue_limit.py",
         old='max(size - now["open"], ',
         new='min(size - now["open"], ',
-        tests=tests_of("tests/integration/test_document_shares.py", "another_users_backlog_does_not_refuse_a_user"),
+        tests=tests_of("tests/integration/test_document_shares.py", "a_user_is_accepted_despite_another_users_backlog"),
     ),
     Mutant(
         name="do not charge a document",

@@ -48,7 +48,7 @@ def meaning(pair: Pair, shape: Shape) -> tuple[object, ...]:
 @given(listed=st.lists(pairs, max_size=30))
 def test_deduplication_keeps_the_first_of_equal_pairs(listed: list[Pair]) -> None:
     """A1."""
-    unique, duplicates = planning.fold(listed)
+    unique, duplicates = planning.deduplicate(listed)
     assert len(unique) + duplicates == len(listed)
     assert unique == sorted(set(listed), key=listed.index)
 
@@ -61,4 +61,4 @@ def test_deduplication_keeps_the_first_of_equal_pairs(listed: list[Pair]) -> Non
 def test_filters_expand_to_the_counted_number_of_pairs(keys: list[str], first: date, span: int) -> None:
     last = date.fromordinal(first.toordinal() + span)
     expanded = list(planning.expand(keys, first, last))
-    assert len(expanded) == planning.count(keys, first, last) == len(set(expanded))
+    assert len(expanded) == planning.count_pairs(keys, first, last) == len(set(expanded))

@@ -79,7 +79,7 @@ def store_answer(state: RunState, error: EtlError, context: StageContext) -> Non
 
 
 def refuse_incomplete(stored: StoredOcr) -> None:
-    """Raise IncompleteDocument if pages are missing or unreliable, before a model is paid for the others."""
+    """Raise IncompleteDocument if pages are missing or uncertain, before a model is paid for the others."""
     if pages := completeness.incomplete_pages(stored.warnings):
         named = completeness.describe(pages)
         raise IncompleteDocument(f"The rule requires complete documents. Not read reliably: {named}.")

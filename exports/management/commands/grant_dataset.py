@@ -17,20 +17,20 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("name", help="of the dataset")
-        parser.add_argument("group", help="of users, whose members are chosen in the admin")
+        parser.add_argument("name", help="name of the dataset")
+        parser.add_argument("group", help="name of the group of users; its members are chosen in the admin")
         parser.add_argument("--create", action="store_true", help="create the group if it does not exist")
         parser.add_argument("--key-pattern", metavar="REGEX", default="", help="only keys that match (default: all)")
         parser.add_argument("--remove", action="store_true", help="remove the grant of the group")
         parser.add_argument(
             "--open-to-all",
             action="store_true",
-            help="with --remove: also the last grant, so that all users can export",
+            help="with --remove: allow removing the last grant, so that all users can export",
         )
 
     @transaction.atomic
     def handle(self, *, name: str, group: str, create: bool, remove: bool, **options: Any) -> None:
-        # Two commands that each remove another grant must not remove the last one.
+        # The lock prevents two concurrent commands from removing the last two grants.
         dataset = Dataset.objects.select_for_update(no_key=True).filter(name=name).first()
         if dataset is None:
             raise CommandError(f"Dataset {name} not found. Register it with register_dataset.")

@@ -17,17 +17,17 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name")
-        parser.add_argument("--function", required=True, metavar="SCHEMA.NAME", help="used exactly as written")
+        parser.add_argument("--function", required=True, metavar="SCHEMA.NAME", help="name, used exactly as written")
         parser.add_argument("--base-path", required=True, metavar="PATH", help="prefix in S3_BUCKET")
         parser.add_argument("--key-pattern", metavar="REGEX")
-        parser.add_argument("--formats", metavar="LIST", help="such as csv,parquet")
+        parser.add_argument("--formats", metavar="LIST", help="allowed formats, such as csv,parquet")
         for name, unit in NUMBERS.items():
             parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar=unit)
 
         parser.add_argument(
             "--allow-writes",
             action=BooleanOptionalAction,
-            help="run the function in a read-write transaction, and commit it after all rows were read",
+            help="run the function in a read-write transaction, which is committed after all rows are read",
         )
         parser.add_argument(
             "--show-errors",
@@ -71,7 +71,7 @@ def values_of(dataset: Dataset) -> dict[str, Any]:
 
 
 def changes(before: dict[str, Any], after: dict[str, Any], *, is_new: bool) -> str:
-    """Return the entry of the audit log: all values of a new dataset, or those that changed."""
+    """Return the text for the audit log: all values of a new dataset, or the changed ones."""
     new = [f"{field}: {value}" for field, value in after.items() if is_new or value != before[field]]
     return f"{'Registered' if is_new else 'Registered again'} by register_dataset. {'; '.join(new) or 'No changes.'}"
 

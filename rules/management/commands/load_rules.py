@@ -6,7 +6,7 @@ from rules.loading import system_rules
 
 
 class Command(BaseCommand):
-    help = "Loads the system rules: the included ones, and the files in ETL_RULES_DIR. Rules without a file are hidden."
+    help = "Load the system rules from the included files and from ETL_RULES_DIR. Rules without a file are hidden."
 
     def handle(self, **_options: Any) -> None:
         outcome = system_rules.load_all()
