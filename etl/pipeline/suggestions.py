@@ -10,7 +10,7 @@ from typing import Any
 from django.contrib.auth.models import User
 
 from etl.pipeline import trial
-from etl.postprocessors.llm import AT_ONCE
+from etl.postprocessors.llm import DIRECT
 from rules.library.content import RuleContent
 from rules.models import LLM
 
@@ -46,6 +46,6 @@ def run(markdown: str, *, rule_id: int, user: User, before_wait: Callable[[], No
     """Return the outcome of the trial, whose data has `fields`: name, kind, description, required, and of tables
     fields. Raises the errors of `trial.run`. `rule_id`: whose budget pays, 0 for none."""
     asking = RuleContent(
-        rule_id=rule_id, version=0, name="", mode=LLM, strategy=AT_ONCE, json_schema=SCHEMA, system_prompt=PROMPT
+        rule_id=rule_id, version=0, name="", mode=LLM, strategy=DIRECT, json_schema=SCHEMA, system_prompt=PROMPT
     )
     return trial.run(asking, markdown=markdown[:MAX_TEXT], user=user, before_wait=before_wait)

@@ -1,6 +1,6 @@
 """Excerpts of a text for corrections."""
 
-from etl.postprocessors.excerpts import Excerpts, Shown
+from etl.postprocessors.excerpts import Excerpts, ExcerptText
 
 TABLE = """\
 <!-- page: 1 -->
@@ -17,7 +17,7 @@ TABLE = """\
 
 
 def shown_of(excerpts: Excerpts, unit: int) -> str:
-    shown = Shown()
+    shown = ExcerptText()
     shown.add(excerpts, [unit])
     return shown.text
 
@@ -50,7 +50,7 @@ def test_an_item_is_not_found_in_the_row_of_its_group() -> None:
 def test_rows_of_other_groups_of_a_table_are_shown_without_its_head() -> None:
     """Before, each change of the group repeated the head, which was half of a request."""
     excerpts = Excerpts(GROUPED, first_page=1)
-    shown = Shown()
+    shown = ExcerptText()
     shown.add(excerpts, [unit for sku in ("x11", "x12", "x17") if (unit := excerpts.find({"article": sku}, []))])
     rows = "| North | |\n| Branch 7 | |\n| x11 | 11.25 |\n| x12 | 12.25 |\n| Branch 8 | |\n| x17 | 17.25 |"
     assert shown.text.endswith(f"|---|---|\n{rows}")

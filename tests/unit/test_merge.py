@@ -357,7 +357,7 @@ def test_guides_resolve_references_and_alternatives() -> None:
         "$defs": {"a/b": {"allOf": [{"properties": {"x": {"type": "array", "items": {"x-merge-key": "k"}}}}]}},
     }
     guide = Guide.of(root)
-    assert guide.takes_null
+    assert guide.allows_null
     assert guide.member("x").item().merge_key == ("k",)
     assert guide.member("nothing").parts == ({},)
     assert not Guide.of({"$ref": "#/nowhere/at/all"}).is_tuple

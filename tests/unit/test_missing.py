@@ -7,7 +7,7 @@ import pytest
 
 from etl.postprocessors import splitting
 from etl.postprocessors.document_text import clean
-from etl.postprocessors.missing import edges, missing, read
+from etl.postprocessors.missing import beginning_and_end, missing_members, read
 from etl.postprocessors.schemas import Guide, checked_for_pieces
 from etl.postprocessors.splitting import Piece
 from etl.postprocessors.validation import InvalidReply, Question
@@ -40,12 +40,12 @@ def pieces_of(*pages: str, size: int = 3_000) -> list[Piece]:
     ],
 )
 def test_it_looks_for_required_members_outside_of_lists(data: Any, wanted: list[str]) -> None:
-    assert list(missing(Guide.of(SCHEMA), data)) == wanted
+    assert list(missing_members(Guide.of(SCHEMA), data)) == wanted
 
 
 def test_it_shows_the_beginning_and_the_end_in_whole_lines() -> None:
     pages = ["\n".join(f"Row {page}-{row:03} of the document" for row in range(100)) for page in (1, 2, 3)]
-    shown = edges(pieces_of(*pages), 500)
+    shown = beginning_and_end(pieces_of(*pages), 500)
     assert len(shown) < 2 * 500 + 50
     assert shown.startswith("<!-- page: 1 -->\n\nRow 1-000 of the document\n")
     assert "\n\n<!-- page: 3 -->\n\nRow 3-" in shown
@@ -56,7 +56,7 @@ def test_it_shows_the_beginning_and_the_end_in_whole_lines() -> None:
 
 def test_it_shows_a_short_document_whole() -> None:
     [piece] = pieces_of("Total 12.50")
-    assert edges([piece], 500) == piece.shown
+    assert beginning_and_end([piece], 500) == piece.shown
 
 
 def test_it_takes_only_the_requested_values() -> None:

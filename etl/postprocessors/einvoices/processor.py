@@ -1,4 +1,7 @@
-"""E-invoices as data, exactly as the sender wrote them. A document without one is read by the language model."""
+"""Post-processor that returns e-invoices exactly as the sender wrote them.
+
+The language model extracts the data of documents without an e-invoice.
+"""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -16,7 +19,7 @@ EINVOICE, MODEL = "einvoice", "model"
 
 
 class EInvoices(PostProcessor):
-    """The e-invoice, or the model's result with the same schema."""
+    """Post-processor for e-invoices. For other documents, the model's result has the same schema."""
 
     mode: ClassVar[str] = "einvoice"
     asks_model: ClassVar[bool] = True
@@ -41,7 +44,7 @@ class EInvoices(PostProcessor):
 
 
 def without_absent(value: Any) -> Any:
-    """Return a model's data without null, which schemas for models have for absent terms."""
+    """Return a model's data without nulls, which mean that the invoice does not have a term."""
     if isinstance(value, dict):
         kept = {name: without_absent(each) for name, each in value.items() if each is not None}
         return {name: each for name, each in kept.items() if each != {}}
