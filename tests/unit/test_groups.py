@@ -1,4 +1,4 @@
-"""The headings and groups of rows, also if they are in the text before a piece or an excerpt."""
+"""The headings and groups of rows, which may be in the text before a piece or an excerpt."""
 
 import pytest
 
@@ -67,7 +67,7 @@ def test_the_head_of_a_table_may_have_several_rows() -> None:
     assert HeadingsAndTables(text).lead(place, len(text)) == (place, head)
 
 
-def test_it_finds_the_headings_of_a_place() -> None:
+def test_it_finds_the_headings_of_a_position() -> None:
     text = "# Report\n\n## Account 7\n\nx\n\n### Fees\n\ny\n\n## Account 8\n\n**Interest**\n\nz\n"
     above = HeadingsAndTables(text)
     assert above.headings_of(text.index("y")) == "# Report\n## Account 7\n### Fees"
@@ -77,7 +77,7 @@ def test_it_finds_the_headings_of_a_place() -> None:
 
 
 def test_an_excerpt_has_the_headings_and_groups_of_its_rows() -> None:
-    """Before, a correction, which has only the wrong rows, lacked the name of their account."""
+    """A regression test: a correction, which contains only the invalid rows, lacked the name of their account."""
     rows = "".join(f"| x{number} | {number} | {number}.00 |\n" for number in range(9))
     excerpts = Excerpts(f"## Account 7\n\n{HEAD}| North | | |\n{rows}", first_page=1)
     unit = excerpts.find({"region": "x8", "amount": 8}, [])
