@@ -229,7 +229,7 @@ class Model:
         before, after = (repair.item_count(guide, data) for data in (current.response.data, answer.data))
         places = joined_pointers([pointer for pointer, _ in current.mismatches.listed])
         detail = (
-            f"Parts of a response did not fit the schema and were requested again{on_pages(question)}: {places}. "
+            f"Parts of a response did not match the schema and were requested again{on_pages(question)}: {places}. "
             f"The response had {before} items before and {after} after."
         )
         self.context.warn("repaired", detail, page=question.pages and question.pages[0])

@@ -47,7 +47,7 @@ class Llm(PostProcessor):
         text = document_text.clean(ocr)
         name = reader = strategy_name(rule, size=len(ocr.markdown))
         if reads_images(name) and context.page_images is None:
-            context.warn("no_page_images", "The text was read, because there are no images of pages.")
+            context.warn("no_page_images", "The document has no page images, so its text was read instead.")
             reader = strategy_name_by_size(len(ocr.markdown))
         if not (text.pages or reads_images(reader)):
             raise EmptyDocument

@@ -46,7 +46,7 @@ def without_context_items(
         items = dict(lists(guide, answer.data))
         duplicates = {item for item in from_context[number] if near[item[0], loose_key(items[item[0]][item[1]])]}
         if kept := [item for item in from_context[number] if item not in duplicates]:
-            detail = f"{len(kept)} items are in lines of a neighboring piece, and may be there twice: {pointers(kept)}."
+            detail = f"{len(kept)} items are from lines of a neighboring piece and may be duplicates: {pointers(kept)}."
             context.warn(REPEATED, detail, page=pieces[number].first_page)
         found.append(without(answer, duplicates, guide) if duplicates else answer)
     return found

@@ -22,7 +22,7 @@ from rules.models import Rule
 from tests.chaos import invariants
 from tests.chaos.documents import BOTH_QUEUES, settle, submit
 from tests.chaos.site import Site
-from tests.contract.conftest import PLENTY
+from tests.contract.conftest import HIGH_LIMITS
 from tests.contract.test_fuzz import UNKNOWN_ID, configuration
 from tests.integration.etl_factories import make_rule
 from tests.integration.receiver import Receiver, receiver
@@ -31,7 +31,7 @@ REQUESTS = 2_000
 EXAMPLES = 6  # per operation and phase, which makes more requests in all
 SAMPLE = 60
 # Accepted work must be short, too.
-BOUNDED: dict[str, Any] = {**PLENTY, "EXPORT_MAX_CHUNKS_PER_JOB": "6", "EXPORT_MAX_ATTEMPTS": "2"}
+BOUNDED: dict[str, Any] = {**HIGH_LIMITS, "EXPORT_MAX_CHUNKS_PER_JOB": "6", "EXPORT_MAX_ATTEMPTS": "2"}
 PROBLEM = {"type", "title", "status", "code"}
 TABLES = """
 SELECT table_name AS name FROM information_schema.tables WHERE table_schema = 'public' AND table_type = 'BASE TABLE'

@@ -46,7 +46,7 @@ from etl.providers.local import LocalProvider, process_tree
 from etl.providers.local import process as reader
 from tests import samples
 from tests.samples import hostile, make
-from tests.unit.test_caught_errors import counted
+from tests.unit.test_caught_errors import caught_errors
 from tests.waiting import wait_until
 
 PROJECT = Path(__file__).parents[2]
@@ -455,7 +455,7 @@ def test_it_reads_all_pages_of_a_tiff(provider: LocalProvider, made: Maker) -> N
 def test_an_unreadable_page_has_a_warning(provider: LocalProvider, made: Maker) -> None:
     """B18: a failed page is never silent, and does not affect the others."""
     content = tiff(2)
-    before = counted("page")
+    before = caught_errors("page")
     with capture_logs() as lines:
         result, warnings = convert(provider, made(content[: len(content) * 3 // 4], DocumentFormat.TIFF))
     assert [page.method for page in result.pages] == ["ocr", "none"]
@@ -463,7 +463,7 @@ def test_an_unreadable_page_has_a_warning(provider: LocalProvider, made: Maker) 
     (line,) = [line for line in lines if line["event"] == "page_unreadable"]
     assert line["page"] == 2
     assert re.fullmatch(r"\w+ at \w+\.py:\d+", line["reason"])
-    assert counted("page") == before + 1
+    assert caught_errors("page") == before + 1
 
 
 @pytest.mark.slow
@@ -478,7 +478,7 @@ def test_an_exception_in_a_layer_is_logged_counted_and_a_warning(
     failing: Callable[[str], LocalProvider], made: Maker, *, place: str, warning: tuple[str, int], event: str
 ) -> None:
     """The other page is read, and text whose layout fails is kept."""
-    provider, before = failing(place), counted("page")
+    provider, before = failing(place), caught_errors("page")
     context = StageContext(seconds=60)
     with capture_logs() as lines:
         result = provider.convert(made(hostile.printed("First line\nsecond", "Other")), context=context)
@@ -490,7 +490,7 @@ def test_an_exception_in_a_layer_is_logged_counted_and_a_warning(
     assert [(line["page"], line["reason"]) for line in lines if line["event"] == event] == [
         (1, "LookupError at sitecustomize.py:12")
     ]
-    assert counted("page") == before + 1
+    assert caught_errors("page") == before + 1
 
 
 @pytest.mark.slow
@@ -498,7 +498,7 @@ def test_an_exception_while_a_page_is_drawn_is_logged_and_counted(
     failing: Callable[[str], LocalProvider], made: Maker
 ) -> None:
     """B30. The other page is drawn."""
-    provider, before = failing("page_images.encode"), counted("page")
+    provider, before = failing("page_images.encode"), caught_errors("page")
     document, context = made(hostile.printed("First", "Second")), StageContext(seconds=60)
     with capture_logs() as lines:
         drawn = dict(provider.draw_pages(document, first=1, last=2, width=320, context=context))
@@ -506,7 +506,7 @@ def test_an_exception_while_a_page_is_drawn_is_logged_and_counted(
     assert [(line["page"], line["reason"]) for line in lines if line["event"] == "page_not_drawn"] == [
         (1, "LookupError at sitecustomize.py:12")
     ]
-    assert counted("page") == before + 1
+    assert caught_errors("page") == before + 1
 
 
 @pytest.mark.slow
@@ -514,26 +514,26 @@ def test_an_exception_while_a_page_is_drawn_is_logged_and_counted(
 def test_an_exception_in_a_model_fails_the_document(
     failing: Callable[[str], LocalProvider], scan: Document, place: str
 ) -> None:
-    before = counted("page")
+    before = caught_errors("page")
     with capture_logs() as lines, pytest.raises(OcrFailed):
         convert(failing(place), scan)
     assert [line["reason"] for line in lines if line["event"] == "recognition_failed"] == [
         "LookupError at sitecustomize.py:12"
     ]
-    assert counted("page") == before + 1
+    assert caught_errors("page") == before + 1
 
 
 def test_an_exception_in_an_office_reader_is_logged_and_counted(
     failing: Callable[[str], LocalProvider], made: Maker
 ) -> None:
-    before = counted("page")
+    before = caught_errors("page")
     content = (PROJECT / "tests/samples/office/ledger.xlsx").read_bytes()
     with capture_logs() as lines, pytest.raises(FileCorrupt):
         convert(failing("office.opened"), made(content, DocumentFormat.XLSX))
     assert [(line["event"], line["reason"]) for line in lines if line["log_level"] == "error"] == [
         ("document_unreadable", "LookupError at sitecustomize.py:12")
     ]
-    assert counted("page") == before + 1
+    assert caught_errors("page") == before + 1
 
 
 # ---- The process ----------------------------------------------------------------------------------------------------

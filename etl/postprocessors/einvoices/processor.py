@@ -32,7 +32,7 @@ class EInvoices(PostProcessor):
         if ocr.einvoice is None:
             return self.by_model(ocr, rule, context=context)
         if json_schema.errors(rule.json_schema or {}, ocr.einvoice):
-            raise SchemaInvalid("The e-invoice does not fit the rule's schema. Use the schema of the system rule.")
+            raise SchemaInvalid("The e-invoice does not match the rule's schema. Use the schema of the system rule.")
         context.progress(1, 1)
         return Processed(data=ocr.einvoice, source=EINVOICE)
 
