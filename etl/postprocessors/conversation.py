@@ -205,8 +205,8 @@ class Model:
     def without_invalid_items(
         self, question: Question, current: CheckedResponse | None, reply: InvalidReply, numbers: dict[str, str]
     ) -> ParsedResponse:
-        """Return the response without its invalid items, if everything else is valid. Otherwise raises SchemaInvalid,
-        or NumberUnrepresentable if numbers that cannot be stored may be the reason."""
+        """Return the response without its invalid items. If other parts are invalid, raises SchemaInvalid, or
+        NumberUnrepresentable if numbers that cannot be stored may be the reason."""
         failure = number_error(numbers) if numbers else schema_error(reply)
         if current is None or current.mismatches.others or self.rule.require_complete:
             raise failure from None

@@ -291,7 +291,7 @@ def contains_values(whole: dict[str, Tree], part: dict[str, Tree]) -> bool:
 
 
 def union(*parts: dict[str, Tree]) -> dict[str, Tree]:
-    """Return the union of the objects, with the first nonblank value of each member."""
+    """Return the union of the objects, with the first value of each member that is not blank."""
     whole: dict[str, Tree] = {}
     for part in parts:
         whole |= {

@@ -4,7 +4,7 @@ The system message contains the instructions of the rule and of Sluice. The user
 two lines with an unpredictable marker, and states before and after it that it is data. The model has no access to
 tools, secrets, or file names, so an injection can make a response wrong, but cannot have other effects.
 
-Model servers charge less for a prompt prefix that they have cached. Therefore a prompt starts with the parts that all
+Model servers charge less for a prompt prefix that they have cached. So a prompt starts with the parts that all
 calls of a rule share, continues with those that the calls of a strategy share, and ends with the marker and the
 document.
 """

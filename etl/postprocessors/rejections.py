@@ -55,7 +55,7 @@ class RequestRejected(Exception):
 
 
 def rejection(status: int, body: str, *, sent: str, retry_after: float | None) -> RequestRejected:
-    """Interpret a response with an error status. `sent`: the prompt. Phrases that occur in it are ignored."""
+    """Interpret a response with an error status. `sent`: the prompt, whose phrases are ignored in the response."""
     message, codes = error_texts(body)
     meaning = error_of(status, message, codes, sent.lower(), retry_after=retry_after)
     is_about_request = status in ABOUT_REQUEST and not isinstance(meaning, DocumentTooLong | LlmRefused)

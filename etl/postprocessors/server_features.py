@@ -3,7 +3,7 @@
 Each part of a request that some servers reject has a fallback. The first request uses the best options. After a
 rejection, the server's error message determines the fallback. The result is cached in this process and, for other
 processes, in Redis. It expires, because an updated server may support more features. Fallbacks for a schema that the
-server rejects are stored separately. Thus a feature is rejected once per server, or once per schema, and not once per
+server rejects are stored separately. So a feature is rejected once per server, or once per schema, and not once per
 document.
 """
 

@@ -3,9 +3,9 @@
 Each character is in exactly one piece, in order. Pieces that consist of white space are dropped. A table row or
 multi-line item is split only if it is longer than a piece. Page markers and headings stay with the text after them.
 
-With each piece, a model is shown context that is marked as for reading only: the headings above the piece, the head and
-the current group of a table that continues in it, and, if a cut may be inside an item, a few lines before or after the
-piece. An item belongs to the piece in which it starts.
+With each piece, a model is shown context that is marked as for reading only. It consists of the headings above the
+piece, the head of a table that continues in it with the current group, and a few lines before or after the piece if the
+cut may be inside an item. An item belongs to the piece in which it starts.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Bounding boxes of citations: the page lines from which a row of the text was read.
 
-In the Markdown text, multi-line cells are joined, and columns may be in a different order than on the page. Therefore
-each line of a page is assigned to the row that contains most of its words. Each word of a row can be assigned to one
+In the Markdown text, multi-line cells are joined, and columns may be in a different order than on the page. So each
+line of a page is assigned to the row that contains most of its words. Each word of a row can be assigned to one
 line only, so if rows are equal, the first line belongs to the first row.
 """
 

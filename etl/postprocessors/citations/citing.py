@@ -1,6 +1,6 @@
 """Citations: the place of each value in the document, verified against the text.
 
-Models may invent evidence and values. Therefore a quote is accepted only if it is found on a page and contains the
+Models may invent evidence and values, so a quote is accepted only if it is found on a page and contains the
 value. Values without valid evidence are searched for in the text. `levels` defines the levels of certainty.
 """
 

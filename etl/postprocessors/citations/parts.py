@@ -48,7 +48,7 @@ def is_part(plain: str, start: int, end: int, core: Span) -> bool:
 
 
 def skip_glue(plain: str, position: int, step: int) -> int:
-    """Return the first position from here that is not next to markup or a nonbreaking space."""
+    """Return the first position from here that is not next to markup or a no-break space."""
     while plain[position - 1 : position] in GLUE if step < 0 else plain[position : position + 1] in GLUE:
         position += step
     return position
