@@ -1,7 +1,7 @@
 """Conversion of a rule's schema to the subset of JSON Schema that servers enforce with `"strict": true`.
 
-In this subset, every object is closed, and every member is required. So each member may also be null, which means that it
-is missing. If it could not, a model would have to invent values for members that the document does not have.
+In this subset, every object is closed, and every member is required. So each member may also be null, which means that
+it is missing. If it could not, a model would have to invent values for members that the document does not have.
 Constraints such as `pattern` and `minLength` are omitted, because servers differ in which of them they accept.
 
 The response is validated against the rule's schema, so the converted schema may allow more, but must not allow less. A
