@@ -1,4 +1,4 @@
-"""URLs and tasks that fail, for tests of error reports. `tests/broken_settings.py` adds them to the product's."""
+"""A view and Celery tasks that fail, for tests of error reports. `tests/broken_settings.py` enables them."""
 
 from typing import NoReturn
 
@@ -22,7 +22,7 @@ urlpatterns = [path("broken/<str:word>", crash), *ours]
 
 @shared_task(name="tests.crash")
 def crash_task(*, word: str, **_later: object) -> None:
-    """Log an exception and raise it again, which must be one report."""
+    """Log an exception and raise it again. Only one error report must be sent."""
     try:
         crash(word=word)
     except ZeroDivisionError:

@@ -1,4 +1,4 @@
-"""Settings of processes that fail on purpose."""
+"""Settings of processes with the failing view and tasks of `tests/broken.py`."""
 
 from config.settings import *  # noqa: F403
 

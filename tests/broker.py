@@ -1,4 +1,4 @@
-"""Inspection of the broker, and faults in it, for tests."""
+"""Inspection of the Celery broker, and injection of faults."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from config.celery import app
 from config.platform import wakeups
 from etl.pipeline import dispatch as etl_dispatch
 
-SHORT_TIMEOUTS = (wakeups.SHORT_TIMEOUTS, etl_dispatch.SHORT_TIMEOUTS)  # as outside of tests
+SHORT_TIMEOUTS = (wakeups.SHORT_TIMEOUTS, etl_dispatch.SHORT_TIMEOUTS)  # the values in production
 
 
 def valkey() -> Redis:
@@ -29,7 +29,7 @@ def queued(queue: str) -> int:
 
 @contextmanager
 def broker_at(url: str) -> Iterator[None]:
-    """Make Celery publish to another broker within the block, with the timeouts of production."""
+    """Make Celery publish to another broker, with the timeouts in production."""
     conf: Any = app.conf
     before = conf.broker_url
     conf.broker_url = conf.broker_write_url = url

@@ -1,4 +1,4 @@
-"""A trace collector: a real HTTP server in a thread that receives OTLP and stores the spans."""
+"""A trace collector: a real HTTP server in a thread, which receives spans by OTLP and stores them."""
 
 import gzip
 import threading
@@ -12,8 +12,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """A span. IDs are hexadecimal, "" for none. `links`: pairs of trace and span."""
+class Span:
+    """A span. IDs are hexadecimal; "" means none. `links`: pairs of trace ID and span ID."""
 
     service: str
     name: str
@@ -22,21 +22,21 @@ class Seen:
     id: str
     parent: str
     links: list[tuple[str, str]]
-    facts: dict[str, Any]
+    attributes: dict[str, Any]
     failed: bool
 
 
 @dataclass
 class Collector:
     url: str
-    spans: list[Seen] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
 
-    def named(self, name: str, **facts: Any) -> list[Seen]:
+    def named(self, name: str, **attributes: Any) -> list[Span]:
         return [
             span
             for span in list(self.spans)
-            if span.name == name and all(span.facts.get(f"sluice.{k}") == v for k, v in facts.items())
+            if span.name == name and all(span.attributes.get(f"sluice.{k}") == v for k, v in attributes.items())
         ]
 
 
@@ -44,24 +44,24 @@ def value_of(value: Any) -> Any:
     return getattr(value, value.WhichOneof("value"))
 
 
-def read(body: bytes) -> Iterator[Seen]:
+def read(body: bytes) -> Iterator[Span]:
     request = ExportTraceServiceRequest()
     request.ParseFromString(body)
     for resource in request.resource_spans:
-        about = {each.key: value_of(each.value) for each in resource.resource.attributes}
+        resource_attributes = {each.key: value_of(each.value) for each in resource.resource.attributes}
         for scope in resource.scope_spans:
             for span in scope.spans:
                 assert not span.events
                 assert not span.trace_state
-                yield Seen(
-                    service=about["service.name"],
+                yield Span(
+                    service=resource_attributes["service.name"],
                     name=span.name,
                     kind=span.kind,
                     trace=span.trace_id.hex(),
                     id=span.span_id.hex(),
                     parent=span.parent_span_id.hex(),
                     links=[(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
-                    facts={each.key: value_of(each.value) for each in span.attributes},
+                    attributes={each.key: value_of(each.value) for each in span.attributes},
                     failed=span.status.code == span.status.STATUS_CODE_ERROR,
                 )
 

@@ -1,4 +1,4 @@
-"""Fixtures of all tests: users, a dataset with its function, and the source database."""
+"""Fixtures for all tests: users, a dataset with its function, and the source database."""
 
 import signal
 from asyncio.events import _get_running_loop, _set_running_loop
@@ -26,21 +26,23 @@ from tests.cleaning import keep_migrated_rows
 from tests.serving import token_of
 from tests.waiting import wait_until
 
-# On a busy machine, an example may exceed Hypothesis' deadline without a fault of the code.
+# On a busy machine, an example may exceed Hypothesis' deadline although the code is correct.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 
 DAY = date(2024, 2, 29)
 
-# A process that a shell starts in the background ignores SIGINT, and so do its children. Some tests send it to theirs.
+# A process that a shell starts in the background ignores SIGINT, and its children inherit this. Some tests send SIGINT
+# to child processes.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _beside_a_loop(item: pytest.Item) -> Iterator[None]:
-    """Hide Playwright's event loop from a test that does not use it, and let Django query the database in the others.
+def _hide_playwright_loop(item: pytest.Item) -> Iterator[None]:
+    """Hide Playwright's event loop from tests without a browser, and allow database queries in tests with one.
 
-    It runs in this thread from the first browser test of a process to its end, and another loop could not start.
+    The loop runs in this thread from the first browser test until the process ends. If it were not hidden, other tests
+    could not start a loop. In browser tests, Django would refuse queries while a loop is running.
     """
     with pytest.MonkeyPatch.context() as patch:
         if "playwright" in getattr(item, "fixturenames", ()):
@@ -55,20 +57,23 @@ def _beside_a_loop(item: pytest.Item) -> Iterator[None]:
             _set_running_loop(loop)
 
 
-pytest_runtest_setup = pytest_runtest_call = pytest_runtest_teardown = pytest.hookimpl(wrapper=True)(_beside_a_loop)
+_hook = pytest.hookimpl(wrapper=True)(_hide_playwright_loop)
+pytest_runtest_setup = pytest_runtest_call = pytest_runtest_teardown = _hook
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _request_metrics() -> None:
-    """Create django-prometheus' singleton, which is not thread-safe: tests may make the first requests concurrently."""
+    """Create the singleton of django-prometheus. Its creation is not thread-safe, and the first requests of a test may
+    be concurrent."""
     Metrics.get_instance()
 
 
 @pytest.fixture(autouse=True)
 def _every_response_was_closed() -> Iterator[None]:
-    """Check that a test has read or closed its responses, as servers do.
+    """Check that a test has closed its responses, as servers do.
 
-    A streaming response that is dropped keeps its connection to the object storage, which warns in a later test.
+    A streaming response that is not closed keeps its connection to object storage open. This would cause a warning in a
+    later test.
     """
     seen: Counter[object] = Counter()
 
@@ -80,24 +85,23 @@ def _every_response_was_closed() -> Iterator[None]:
     yield
     for each in (request_started, request_finished):
         each.disconnect(count)
-    assert (
-        seen[request_finished] >= seen[request_started]
-    )  # more, if a test closes a response that the client has closed
+    # There are more if a test closes a response that the client has closed already.
+    assert seen[request_finished] >= seen[request_started]
 
 
 @pytest.fixture(autouse=True)
-def _connections_came_back() -> Iterator[None]:
+def _connections_are_returned() -> Iterator[None]:
     """Check that the threads of a test have returned their connections to the pool.
 
-    The pool counts the connection of a thread that has ended as used forever, and later tests wait for it in vain.
+    If a thread ends without returning its connection, the pool never reuses it, and later tests time out.
     """
-    before = held_by_threads()
+    before = connections_held_by_other_threads()
     yield
-    wait_until(lambda: held_by_threads() <= before, limit=30)
+    wait_until(lambda: connections_held_by_other_threads() <= before, limit=30)
 
 
-def held_by_threads() -> int:
-    """Return how many connections of the pool others than this thread hold."""
+def connections_held_by_other_threads() -> int:
+    """Return the number of the pool's connections that other threads are using."""
     pool = DatabaseWrapper._connection_pools.get(DEFAULT_DB_ALIAS)
     stats = pool.get_stats() if pool else {"pool_size": 0, "pool_available": 0}
     return stats["pool_size"] - stats["pool_available"] - int(bool(pool) and connection.connection is not None)
@@ -105,10 +109,10 @@ def held_by_threads() -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def _fast_clients() -> Iterator[None]:
-    """Hash passwords fast in this process: a real hash takes 0.3 s, and many tests sign in.
+    """Use a fast password hash, and find static files only when they are requested.
 
-    And look for static files when they are requested: each test client has middleware of its own, and WhiteNoise would
-    list all files for each of them.
+    A real hash takes 0.3 s, and many tests sign in. Each test client creates new middleware, for which WhiteNoise would
+    list all static files.
     """
     fast = "django.contrib.auth.hashers.MD5PasswordHasher"
     with override_settings(PASSWORD_HASHERS=[fast, *settings.PASSWORD_HASHERS], WHITENOISE_AUTOREFRESH=True):
@@ -117,19 +121,18 @@ def _fast_clients() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
-    """Close a connection pool that a test without a database has opened: it would keep its name, and the test database
-    would stay empty.
-    """
+    """Close the connection pool if a test without a database has opened it. Otherwise it would continue to connect to
+    the original database instead of the test database."""
     if pool := DatabaseWrapper._connection_pools.pop(DEFAULT_DB_ALIAS, None):
         pool.close()
 
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """The test database, which is dropped at the end even if a thread still has a session."""
+    """The test database. It is dropped at the end even if a thread still has a session."""
     with django_db_blocker.unblock():
         keep_migrated_rows()
-        # A stalled machine must not look like an unreachable database to threads that wait for a connection.
+        # If the machine stalls, threads that wait for a connection must not time out.
         wrapper: Any = connection
         wrapper.pool.timeout = 60
     yield
@@ -186,7 +189,7 @@ def token(alice: User) -> str:
 
 @pytest.fixture
 def web(served: Web, transactional_db: None) -> Web:
-    """The web process of a folder's tests, started by the folder's fixture `served`."""
+    """The web process, which the fixture `served` of a test folder starts."""
     return served
 
 

@@ -1,4 +1,4 @@
-"""Sign-in at the local OpenID provider, and changes by its administrator."""
+"""Sign-in with the local OpenID provider, and changes of its users and groups."""
 
 import re
 import sqlite3
@@ -20,7 +20,7 @@ CSRF = re.compile(r'name="csrfmiddlewaretoken" value="(\w+)"')
 
 
 @contextmanager
-def providing(root: Path) -> Iterator[OpenIDProvider]:
+def running_provider(root: Path) -> Iterator[OpenIDProvider]:
     """Run the provider in a separate process."""
     provider = OpenIDProvider(root, KeptSettings(root), durable=False)
     provider.start()
@@ -30,8 +30,8 @@ def providing(root: Path) -> Iterator[OpenIDProvider]:
         provider.stop()
 
 
-def use(settings: LazySettings, provider: OpenIDProvider, **more: Any) -> None:
-    """Configure this process for the provider."""
+def configure(settings: LazySettings, provider: OpenIDProvider, **more: Any) -> None:
+    """Configure this process to use the provider."""
     values = {name.lower(): value for name, value in provider.variables().items()}
     groups = {name: value.split(",") for name, value in values.items() if name.endswith("_groups")}
     secret = {"oidc_client_secret": SecretStr(values["oidc_client_secret"])}
@@ -39,7 +39,7 @@ def use(settings: LazySettings, provider: OpenIDProvider, **more: Any) -> None:
 
 
 def callback_of(start: str, name: str) -> str:
-    """Sign in at the provider, from its authorization URL, and return the URL that it redirects to."""
+    """Sign in at the provider's authorization URL, and return the URL to which it redirects."""
     with requests.Session() as browser:
         page = browser.get(start, timeout=10)
         token = CSRF.search(page.text)
@@ -56,7 +56,7 @@ def origin(url: str) -> str:
 
 
 def sign_in(client: Client, name: str, *, page: str = "") -> Any:
-    """Sign in by single sign-on, and return the response to the provider's redirect."""
+    """Sign in with single sign-on, and return the response to the provider's redirect."""
     start: Any = client.get("/app/sign-in/sso", {"next": page})
     assert start.status_code == 302, start.content
     return path_of(client, callback_of(start["Location"], name))
@@ -69,7 +69,7 @@ def path_of(client: Client, url: str) -> Any:
 
 
 def change(provider: OpenIDProvider, statement: str, *values: object) -> None:
-    """Change the provider's database like its administrator."""
+    """Change the provider's database."""
     with closing(sqlite3.connect(provider.database, timeout=30)) as database, database:
         database.execute(statement, values)
 

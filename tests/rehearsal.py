@@ -1,9 +1,16 @@
-"""A provider and a post-processor that follow instructions in the document, configured by dotted path.
+"""An OCR provider and a post-processor that execute a script in the document. Settings name them by dotted path.
 
-Each line of a text document is executed in order: `wait 4` (with checks for cancellation), `stall 4` (without checks),
-`until NAME` (until a file of that name exists), `die`, `leave`, `raise CLASS` (an error of etl.core.errors), `remember
-ID`, `page 1 2` (progress), `spend 7` (tokens), `warn CODE`. Only the first call executes a line that begins with
-`once:`, and only the processor executes one with `post:`.
+Each line of a text document is a command:
+
+- `wait 4`, `stall 4`: sleep for 4 s, with or without checks for cancellation
+- `until NAME`: wait until a file with this name exists (see `allow`)
+- `die`: kill the process; `exit`: raise SystemExit
+- `raise CLASS`: raise an error of etl.core.errors
+- `remember ID`: record the ID of the provider's task
+- `page 1 2`: report progress; `spend 7`: count tokens; `warn CODE`: add a warning
+
+Lines with the prefix `once:` are executed in the first call only, and lines with the prefix `post:` by the
+post-processor instead of the provider. Other lines are ignored.
 """
 
 import os
@@ -23,20 +30,20 @@ from rules.library.content import RuleContent
 
 
 def folder() -> Path:
-    """Return the folder for records of calls, and for the files that `until` waits for."""
+    """Return the folder of the records of calls, and of the files that `until` waits for."""
     path: Path = settings.SLUICE.etl_cache_dir / "rehearsal"
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def calls(of: str) -> list[str]:
-    """Return the process IDs of the calls of a provider (`ocr-17`) or post-processor (`post-17`) so far."""
+    """Return the process IDs of the recorded calls of the provider (`ocr-17`) or the post-processor (`post-17`)."""
     file = folder() / of
     return file.read_text().splitlines() if file.exists() else []
 
 
 def note(of: str) -> int:
-    """Record a call. Return the number of earlier ones."""
+    """Record a call, and return the number of earlier calls."""
     with (folder() / of).open("a") as file:
         file.write(f"{os.getpid()}\n")
     return len(calls(of)) - 1
@@ -73,7 +80,7 @@ def die(context: StageContext) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def leave(context: StageContext) -> None:
+def exit_process(context: StageContext) -> None:
     raise SystemExit
 
 
@@ -94,7 +101,7 @@ ACTS: dict[str, Any] = {
     "stall": stall,
     "until": until,
     "die": die,
-    "leave": leave,
+    "exit": exit_process,
     "raise": fail,
     "spend": spend,
     "remember": lambda context, name: context.record_provider_task(name),
@@ -126,7 +133,7 @@ class Provider(OCRProvider):
 
 
 class Processor(PostProcessor):
-    """Returns the number of characters, in place of a model's result for a rule of mode `llm`."""
+    """Post-processor for the mode `llm` that returns the number of characters instead of a model's result."""
 
     mode = "llm"
 

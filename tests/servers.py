@@ -1,6 +1,7 @@
-"""A pytest plugin that starts the real servers before Django reads its settings, and stops them at the end.
+"""A pytest plugin that starts the servers (database, broker, object storage) before Django reads its settings.
 
-Loaded by `-p tests.servers`. The tests run on their own servers, in their own folder, regardless of the environment.
+It is loaded by `-p tests.servers`. The servers have a separate folder and do not depend on the environment. They are
+stopped when the tests end.
 """
 
 import os
@@ -18,13 +19,13 @@ from config.dev.stack import servers
 OPERATOR = ("S3_OPERATOR_ACCESS_KEY_ID", "S3_OPERATOR_SECRET_ACCESS_KEY")
 
 stack = ExitStack()
-started: list[servers.Servers] = []  # one element, for tests that stop or kill servers
+started: list[servers.Servers] = []  # has one element, for tests that stop or kill servers
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    if "--collect-only" in early_config.invocation_params.args or only_distributes(early_config):
-        os.environ.update(NOWHERE)
+    if "--collect-only" in early_config.invocation_params.args or is_xdist_controller(early_config):
+        os.environ.update(UNREACHABLE)
         return
     root = Path(early_config.rootpath) / ".local" / "tests"
     root.mkdir(parents=True, exist_ok=True)
@@ -41,19 +42,20 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         LOG_FORMAT="json",
         ETL_CACHE_DIR=str(folder / "documents"),
         PROMETHEUS_MULTIPROC_DIR=str(metrics),
-        # For tests that need more permissions in the object store than Sluice has.
+        # For tests that require more permissions for object storage than Sluice has.
         **dict(zip(OPERATOR, running.seaweedfs.operator, strict=True)),
     )
 
 
-def only_distributes(config: pytest.Config) -> bool:
-    """Return whether `-n` runs the tests in other processes, each with separate servers."""
+def is_xdist_controller(config: pytest.Config) -> bool:
+    """Return whether the option `-n` runs the tests in other processes, which start their own servers."""
     return bool(getattr(config.known_args_namespace, "numprocesses", None)) and "PYTEST_XDIST_WORKER" not in os.environ
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, Any, Any]:
-    """Add the end of the log of each server that has ended to the report of a failed test: its folder is deleted."""
+    """Add the last log lines of each server that has exited to the report of a failed test, because the folder with the
+    logs is deleted."""
     report = yield
     if report.failed:
         ended = [process for running in started for process in running.processes() if not process.alive]
@@ -65,7 +67,7 @@ def pytest_unconfigure() -> None:
     stack.close()
 
 
-NOWHERE = {
+UNREACHABLE = {
     "SECRET_KEY": "tests-only-0123456789-0123456789-0123456789",
     "ALLOWED_HOSTS": "nowhere",
     "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing",

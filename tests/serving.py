@@ -1,4 +1,4 @@
-"""A real web process on a test's database, and API tokens."""
+"""A real web process with the test database, and API tokens."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -16,9 +16,9 @@ from config.platform.http.tokens import record_use
 
 
 def variables(root: Path, **changes: str) -> dict[str, str]:
-    """Return the environment of this process with the test database, so that a child sees the test's rows.
+    """Return the environment for a child process that uses the test database.
 
-    Leftovers of a killed child, such as billiard's files, are in `root`.
+    Temporary files, which remain if the child is killed, are in `root`.
     """
     database = make_conninfo(os.environ["DATABASE_URL"], dbname=connection.settings_dict["NAME"])
     return {**os.environ, "DATABASE_URL": database, "TMPDIR": str(root), **changes}
@@ -35,7 +35,7 @@ def serving(root: Path, environment: Mapping[str, str]) -> Iterator[Web]:
 
 
 def token_of(user: User) -> str:
-    """Return an API token of a user, whose use was recorded just now, as for most requests."""
+    """Return a new API token of a user. Its use has just been recorded, as it is for most requests."""
     row, token = AuthToken.objects.create(user)
     record_use(row)
     return str(token)

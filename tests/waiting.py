@@ -11,16 +11,16 @@ def wait_until(
     every: float = 0.02,
     always: Callable[[], object] = lambda: True,
 ) -> None:
-    """Wait until a condition holds, as long as another holds. Fail the test after `limit` seconds."""
+    """Wait until a condition is true. Fail the test after `limit` seconds, or if the condition `always` is false."""
     deadline = time.monotonic() + limit
     while not condition():
-        assert always(), "this should have held all the time"
-        assert time.monotonic() < deadline, "waited in vain"
+        assert always(), "the condition `always` is false"
+        assert time.monotonic() < deadline, f"the condition is still false after {limit} s"
         time.sleep(every)
 
 
 def expect_within(seconds: float, act: Callable[[], object], *, tries: int = 4) -> None:
-    """Check that the best of several tries is fast enough, because the machine may stall for seconds."""
+    """Check that the fastest of several tries takes less than `seconds`. The machine may stall during a try."""
     times: list[float] = []
     while min(times, default=seconds) >= seconds and len(times) < tries:
         began = time.monotonic()
@@ -30,5 +30,5 @@ def expect_within(seconds: float, act: Callable[[], object], *, tries: int = 4) 
 
 
 def let_pass(seconds: float) -> None:
-    """Let time pass in which nothing must happen."""
+    """Sleep, to check afterward that nothing has happened in the meantime."""
     time.sleep(seconds)

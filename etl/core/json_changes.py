@@ -64,7 +64,7 @@ class Members(Protocol):
     def required(self) -> Collection[str]: ...
 
     @property
-    def takes_null(self) -> bool: ...
+    def allows_null(self) -> bool: ...
 
     def member(self, name: str) -> "Members": ...
 
@@ -83,7 +83,7 @@ def merge_patch(target: Any, patch: Any, members: Members) -> Any:
         if value is not None:
             is_object = isinstance(value, dict)
             merged[name] = merge_patch(merged.get(name), value, members.member(name)) if is_object else value
-        elif name in required and members.member(name).takes_null:
+        elif name in required and members.member(name).allows_null:
             merged[name] = None
         else:
             merged.pop(name, None)

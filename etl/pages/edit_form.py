@@ -326,7 +326,7 @@ def without_nul(text: str) -> str:
 
 def empty_value(field: EditField, guide: Guide) -> Any:
     """Return the value of an emptied field: null if the schema allows it, else ABSENT or "". Raises InvalidEntry."""
-    if guide.takes_null:
+    if guide.allows_null:
         return None
     if not field.is_required:
         return ABSENT

@@ -10,7 +10,7 @@ from typing import Any
 from django.contrib.auth.models import User
 
 from etl.pipeline import trial
-from etl.postprocessors.llm import AT_ONCE
+from etl.postprocessors.llm import DIRECT
 from rules.library.content import RuleContent
 from rules.models import LLM
 
@@ -48,6 +48,6 @@ def run(markdown: str, *, rule_id: int, user: User, before_wait: Callable[[], No
     `rule_id`: the rule whose budget is charged, 0 for none. Raises the errors of `trial.run`.
     """
     suggestion_rule = RuleContent(
-        rule_id=rule_id, version=0, name="", mode=LLM, strategy=AT_ONCE, json_schema=SCHEMA, system_prompt=PROMPT
+        rule_id=rule_id, version=0, name="", mode=LLM, strategy=DIRECT, json_schema=SCHEMA, system_prompt=PROMPT
     )
     return trial.run(suggestion_rule, markdown=markdown[:MAX_TEXT], user=user, before_wait=before_wait)

@@ -1,4 +1,4 @@
-"""Post-processors: from Markdown and a rule to JSON. A new one is a class and an entry in ETL_POSTPROCESSORS."""
+"""Base class of post-processors, which turn Markdown into JSON by a rule. Register a new one in ETL_POSTPROCESSORS."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from rules.library.content import RuleContent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processed:
-    """The output of post-processing. `data` fits the rule's schema; None where the processor gives none. Numbers whose
-    digits matter are of type `exact_json.Number`.
+    """The output of post-processing.
 
-    A citation: `{"pointer": "/total", "page": 1, "quote": "Total 12.00", "match": "exact"}`; the quote was found on
-    that page. Warnings and usage are in the StageContext. `source`: `einvoice` or `model`, if it can be
-    both.
+    `data` matches the rule's schema; it is None if the processor produces no data. Numbers that must keep their exact
+    digits have the type `exact_json.Number`. `citations`: for example `{"pointer": "/total", "page": 1, "quote":
+    "Total 12.00", "match": "exact"}`, where the quote was found on that page. `source`: `einvoice` or `model`, for a
+    processor with both. Warnings and usage are recorded in the StageContext.
     """
 
     data: Any = None
@@ -27,14 +27,14 @@ class Processed:
 
 
 class PostProcessor(ABC):
-    """Made once in each worker process."""
+    """A post-processor. Each worker process creates one instance."""
 
-    mode: ClassVar[str]  # the rule's postprocess_mode that it serves: its name in ETL_POSTPROCESSORS
-    # Whether results have `data` and `citations`, also when they are null and empty.
+    mode: ClassVar[str]  # the `postprocess_mode` of rules that use it, which is also its name in ETL_POSTPROCESSORS
+    # Whether results include `data` and `citations`, even if they are null and empty.
     gives_data: ClassVar[bool] = True
-    # Whether it calls a language model. Then the tests for such processors apply: test_processors.py.
+    # Whether it calls a language model. If so, test_processors.py tests it too.
     asks_model: ClassVar[bool] = False
 
     @abstractmethod
     def process(self, ocr: OCRResult, rule: RuleContent, *, context: StageContext) -> Processed:
-        """Return the result. Raises EtlError, and the errors of `context.check()`."""
+        """Return the result. Raises EtlError and the errors of `context.check()`."""

@@ -1,7 +1,7 @@
-"""Borders between the items of a text without blank lines or table marks: rows of several lines, entries of a list.
+"""Detection of items in text without blank lines or table marks, such as multi-line rows and list entries.
 
-Only the form of lines counts, never their language: indentation, a sequence of forms that is repeated, or a number or
-word with which lines begin again and again. A line's form is its first word, with all digits alike.
+Detection depends on the form of the lines, not on their language. It looks for indentation, a repeating sequence of
+line forms, or a number or word that starts many lines. A line's form is its first word with every digit replaced by 9.
 """
 
 import re
@@ -17,17 +17,17 @@ LINE = re.compile(r"[^\n]+")
 MARKER = re.compile(PAGE_MARKER)
 DIGITS = re.compile(r"\d+")
 LETTERS = re.compile(r"[^\W\d_]+")
-WORD = "A"  # the form of a line that begins with any word
+WORD = "A"  # the form of a line that starts with an infrequent word
 MIN_ITEMS = 3
-MAX_LINES = 12  # of an item
-MIN_SHARE = 0.1  # of the lines that begin with a word, if it is more than any word
+MAX_LINES = 12  # per item
+MIN_SHARE = 0.1  # the share of lines that must start with a word for it to be a form
 MAX_PERIOD = 8
-EDGE = 4  # lines at the top and the bottom of a page that may be running heads
+EDGE = 4  # the number of lines at the top and bottom of a page that may be running heads
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`follows_break`: after an empty line, a page marker, or the beginning."""
+    """A line of the text. `follows_break`: it is the first line, or follows an empty line or a page marker."""
 
     start: int
     end: int
@@ -37,21 +37,21 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Spans of items in a text, in order."""
+    """The spans of items in a text, in order."""
 
     spans: list[tuple[int, int]] = field(default_factory=list)
 
-    def breaks(self, place: int) -> bool:
-        """Return whether a cut at this place would be inside an item."""
+    def is_inside_item(self, place: int) -> bool:
+        """Return whether a cut at this position would split an item."""
         index = bisect_left(self.spans, place, key=lambda span: span[0]) - 1
         return index >= 0 and place < self.spans[index][1]
 
-    def begins(self, place: int) -> bool:
+    def is_item_start(self, place: int) -> bool:
         return any(start == place for start, _ in self.spans)
 
 
 def find_items(content: str, start: int, end: int, running: frozenset[str]) -> Items:
-    """Return the items in `content[start:end]`. No item if its lines show none."""
+    """Return the items in `content[start:end]`, if its lines have a recognizable pattern."""
     lines = content_lines(content, start, end, running)
     if len(lines) < 2 * MIN_ITEMS:
         return Items()
@@ -60,7 +60,7 @@ def find_items(content: str, start: int, end: int, running: frozenset[str]) -> I
 
 
 def content_lines(content: str, start: int, end: int, running: frozenset[str]) -> list[Line]:
-    """Return the lines that may belong to an item: no page markers, running heads, headings, or rows of tables."""
+    """Return the lines that may belong to items. Page markers, running heads, headings, and table rows do not."""
     found: list[Line] = []
     follows_break, last = True, start
     for match in LINE.finditer(content, start, end):
@@ -78,22 +78,22 @@ def content_lines(content: str, start: int, end: int, running: frozenset[str]) -
 
 
 def is_running(text: str, running: frozenset[str]) -> bool:
-    return MARKER.fullmatch(text) is not None or alike(text) in running
+    return MARKER.fullmatch(text) is not None or mask_digits(text) in running
 
 
 def running_heads(content: str, pages: list[tuple[int, int]]) -> frozenset[str]:
-    """Return the lines at the edges of at least half of the pages, once on each, with all digits alike."""
-    if len(pages) < 2:  # noqa: PLR2004 - one page repeats nothing
+    """Return the lines that occur once each at the top or bottom of at least half of the pages, with digits masked."""
+    if len(pages) < 2:  # noqa: PLR2004 - a single page has no repeated lines
         return frozenset()
     counts = Counter[str]()
     for start, end in pages:
-        lines = [alike(line) for line in content[start:end].split("\n") if line.strip()]
+        lines = [mask_digits(line) for line in content[start:end].split("\n") if line.strip()]
         repeated = Counter(lines)
         counts.update({line for line in (*lines[:EDGE], *lines[-EDGE:]) if "|" not in line and repeated[line] == 1})
     return frozenset(line for line, count in counts.items() if count * 2 >= max(len(pages), 4))
 
 
-def alike(text: str) -> str:
+def mask_digits(text: str) -> str:
     return DIGITS.sub("9", text.strip())
 
 
@@ -112,7 +112,7 @@ def form_of(first: str, *, is_frequent: bool) -> str:
 
 # ---- Three ways to find items ---------------------------------------------------------------------------------------
 def by_indentation(lines: list[Line]) -> Items | None:
-    """Find items whose first line is less indented than the rest of them."""
+    """Find items whose first line is less indented than their other lines."""
     indents = [len(line.text) - len(line.text.lstrip()) for line in lines]
     starts = [index for index, indent in enumerate(indents) if indent == min(indents)]
     is_shape = len(starts) >= MIN_ITEMS and len(lines) - len(starts) >= len(starts) / 2
@@ -120,17 +120,19 @@ def by_indentation(lines: list[Line]) -> Items | None:
 
 
 def by_period(lines: list[Line], forms: list[str]) -> Items | None:
-    """Find items of equal length: a sequence of forms that is repeated."""
+    """Find items with the same number of lines, by a repeating sequence of line forms."""
     for period in range(2, MAX_PERIOD + 1):
         first = next((index for index in range(len(forms)) if repeats(forms, index, period)), None)
         if first is None or len(set(forms[first : first + period])) == 1:
             continue
-        turn = range(first, first + period)
-        begin = next((index for index in turn if lines[index].follows_break and repeats(forms, index, period)), first)
+        offsets = range(first, first + period)
+        begin = next(
+            (index for index in offsets if lines[index].follows_break and repeats(forms, index, period)), first
+        )
         pattern = forms[begin : begin + period]
-        starts = matches(forms, pattern, begin)
-        if len(starts) * period * 2 >= len(lines):
-            return Items([(lines[at].start, lines[min(at + period, len(lines)) - 1].end) for at in starts])
+        found = matches(forms, pattern, begin)
+        if len(found) * period * 2 >= len(lines):
+            return Items([(lines[at].start, lines[min(at + period, len(lines)) - 1].end) for at in found])
     return None
 
 
@@ -141,7 +143,7 @@ def repeats(forms: list[str], index: int, period: int) -> bool:
 
 
 def matches(forms: list[str], pattern: list[str], begin: int) -> list[int]:
-    """Return the indexes at which the pattern occurs, without overlap. The last occurrence may be cut off."""
+    """Return the indexes of the non-overlapping occurrences of the pattern. The last one may be incomplete."""
     found: list[int] = []
     index = begin
     while index < len(forms):
@@ -153,12 +155,12 @@ def matches(forms: list[str], pattern: list[str], begin: int) -> list[int]:
 
 
 def by_beginning(lines: list[Line], forms: list[str]) -> Items | None:
-    """Find items whose first line begins with a number, or at regular distances with the same word."""
+    """Find items whose first line starts with a number, or with the same word at regular distances."""
     counts = Counter(form for form in forms if form != WORD)
     places = {
         form: [at for at, each in enumerate(forms) if each == form] for form in counts if counts[form] >= MIN_ITEMS
     }
-    fitting = [form for form, starts in places.items() if is_dense(starts, lines) and is_telling(form, starts)]
+    fitting = [form for form, starts in places.items() if is_dense(starts, lines) and is_distinctive(form, starts)]
     if not fitting:
         return None
     maximum = max(counts[form] for form in fitting)
@@ -171,7 +173,7 @@ def is_dense(starts: list[int], lines: list[Line]) -> bool:
     return 2 * length >= len(lines) - 2 * MAX_LINES and length <= MAX_LINES * (len(starts) - 1)
 
 
-def is_telling(form: str, starts: list[int]) -> bool:
+def is_distinctive(form: str, starts: list[int]) -> bool:
     if not form[0].isalpha() or "9" in form:
         return True
     gaps = [after - before for before, after in pairwise(starts)]
@@ -179,12 +181,12 @@ def is_telling(form: str, starts: list[int]) -> bool:
 
 
 def spans_from(lines: list[Line], starts: list[int]) -> Items:
-    """Return items from their first lines. An item ends before the next one, or after the usual number of lines where
-    the page ends or an empty line follows."""
+    """Return the items that start at these lines. An item ends before the next one. If a page ends or an empty line
+    follows in between, it ends there, but not before the most frequent item length."""
     usual = mode([after - before for before, after in pairwise(starts)])
     spans = []
     for first, following in zip(starts, [*starts[1:], len(lines)], strict=True):
-        breaks = (at for at in range(first + usual, following) if lines[at].follows_break)
+        break_indexes = (at for at in range(first + usual, following) if lines[at].follows_break)
         limit = min(first + usual, len(lines)) if following == len(lines) else following
-        spans.append((lines[first].start, lines[next(breaks, limit) - 1].end))
+        spans.append((lines[first].start, lines[next(break_indexes, limit) - 1].end))
     return Items(spans)

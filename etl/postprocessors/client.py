@@ -1,10 +1,11 @@
 """HTTP client for language models: the only module that uses the openai library.
 
-Calls are bounded in time and in bytes. Requests carry only the headers below: none about this machine, none from
-`OPENAI_*` variables of other programs, and redirects are not followed, so the key reaches no other address. Proxies of
-the environment are used (`HTTPS_PROXY`, `NO_PROXY`), because the operator's model may be outside of the network.
+Calls have a time limit and a size limit. Only the headers listed below are sent: the library's headers that describe
+this machine are removed, and so are those that it takes from `OPENAI_*` variables. Redirects are not followed, so the
+API key is never sent to another address. The proxy variables of the environment (`HTTPS_PROXY`, `NO_PROXY`) apply,
+because the configured model may be outside of the local network.
 
-Importing the library takes a second, more than everything else in a process, so it is imported by the first call.
+Importing the library takes about a second, longer than the rest of a process's startup, so the first call imports it.
 """
 
 import time
@@ -38,7 +39,7 @@ MAX_RESPONSE_BYTES = 2 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEndpoint:
-    """A model at a server. `seconds`: the limit of one call."""
+    """A model on a server. `seconds`: the time limit of a call."""
 
     base_url: str
     key: str
@@ -65,7 +66,7 @@ class ModelEndpoint:
 
 # ---- The call -------------------------------------------------------------------------------------------------------
 def call(endpoint: ModelEndpoint, request: dict[str, Any], *, context: StageContext) -> ModelReply:
-    """Return the model's reply to a request of the chat completions API, `{"model": …, "messages": […], …}`.
+    """Send a request of the chat completions API, `{"model": …, "messages": […], …}`, and return the model's reply.
 
     Raises RequestRejected, LlmForbidden, LlmUnavailable, and the errors of `context.check()`.
     """
@@ -78,7 +79,7 @@ def call(endpoint: ModelEndpoint, request: dict[str, Any], *, context: StageCont
     except openai.APIStatusError as error:
         raise rejection(error, sent=text_of(request)) from None
     except openai.APIConnectionError as error:
-        context.check()  # the deadline raises its errors inside the library, which wraps them
+        context.check()  # the library wraps errors that the deadline raises, so raise them again here
         fields = failures.log_fields(error, url=endpoint.base_url)
         log.warning("llm_unavailable", seconds=round(time.monotonic() - began, 3), **fields)
         raise unavailable(error) from None
@@ -91,7 +92,8 @@ def call(endpoint: ModelEndpoint, request: dict[str, Any], *, context: StageCont
 
 
 def post(endpoint: ModelEndpoint, request: dict[str, Any], *, context: StageContext) -> bytes:
-    """Return the body of the response. A request without one is counted, because the server may charge for it."""
+    """Send the request and return the body of the response. A call without a response is counted too, because the
+    server may charge for it."""
     import openai
 
     transport = ModelTransport(endpoint, Deadline(endpoint.seconds, remaining=context.remaining))
@@ -115,8 +117,8 @@ def post(endpoint: ModelEndpoint, request: dict[str, Any], *, context: StageCont
 
 
 class ModelTransport(httpx2.BaseTransport):
-    """Transport for one call, which filters headers in both directions and limits the response. `is_sent`: the server
-    has the whole request."""
+    """Transport for one call, which filters the headers in both directions and limits the size of the response.
+    `is_sent`: the whole request was sent."""
 
     def __init__(self, endpoint: ModelEndpoint, deadline: Deadline) -> None:
         self.endpoint = endpoint
@@ -140,11 +142,11 @@ class ModelTransport(httpx2.BaseTransport):
         return httpx2.Response(response.status_code, headers=kept, content=body)
 
     def trace(self, event: str, _info: dict[str, Any]) -> None:
-        """Note an event of the connection."""
+        """Handle an event of the connection."""
         self.is_sent = self.is_sent or event.endswith("send_request_body.complete")
 
     def headers(self, headers: httpx2.Headers) -> dict[str, str]:
-        """Return the headers to send. No compression: the size of a decompressed response would need another limit."""
+        """Return the headers to send. Compression is disabled, because the limit applies to the size on the wire."""
         kept = {name: headers[name] for name in ("content-type",) if name in headers}
         ours = {
             "accept": "application/json",
@@ -160,7 +162,7 @@ class ModelTransport(httpx2.BaseTransport):
 
 
 def read_body(response: httpx2.Response) -> bytes:
-    """Return the body, empty if it is too large: no part of it may pass for the whole."""
+    """Return the body, or an empty one if it is too large. A truncated body could be mistaken for a complete one."""
     try:
         return outbound.read_body(response, limit=MAX_RESPONSE_BYTES)
     except ResponseTooLarge:

@@ -1,4 +1,4 @@
-"""Conflicts between the pieces of a document: one question to the model about all of them, with the places."""
+"""Resolution of conflicts between the pieces of a document, by one question to the model about all of them."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from etl.postprocessors.conversation import Model
 from etl.postprocessors.merge import Conflict, Leaf, Merged, Tree, leaves, loose_key, plain
 from etl.postprocessors.schemas import Guide, Schema, checked_for_pieces, for_pieces
 from etl.postprocessors.splitting import Piece
-from etl.postprocessors.validation import Question, named
+from etl.postprocessors.validation import Question, joined_pointers
 from etl.providers.base import PAGE_MARKER, page_marker
 
 CHOOSING = """\
@@ -21,19 +21,21 @@ value is right for the whole document: the final total, for example, and not a s
 the members in question, each exactly as one of its values, and leave everything else out."""
 MAX_CONFLICTS = 20
 MAX_CANDIDATES = 8
-MAX_AROUND = 250  # characters on each side of a place
+MAX_AROUND = 250  # characters on each side of a value
 MAX_VALUE = 300
 
 
-def resolve(found: Merged, cut: list[Piece], schema: Schema, *, model: Model) -> dict[str, int]:
-    """Return the model's choices, as the index of a candidate by the conflict's pointer.
+def resolve(found: Merged, pieces: list[Piece], schema: Schema, *, model: Model) -> dict[str, int]:
+    """Ask the model to resolve the conflicts. Return the index of the chosen candidate by the conflict's pointer.
 
-    Raises SchemaInvalid for values with `"x-merge": "error"`, and the errors of `Model.ask`. There is no
-    choice if the response does not fit, or is none of the values.
+    A conflict has no choice if the response does not match the schema or is not one of the candidates. Raises
+    SchemaInvalid for conflicts with `"x-merge": "error"`, and the errors of `Model.ask`.
     """
     refused = [conflict for conflict in found.conflicts if conflict.policy == "error"]
     if refused:
-        places = "; ".join(f"{named([each.pointer])} ({pages_of(each, cut)})" for each in refused[:MAX_CONFLICTS])
+        places = "; ".join(
+            f"{joined_pointers([each.pointer])} ({pages_of(each, pieces)})" for each in refused[:MAX_CONFLICTS]
+        )
         raise SchemaInvalid(f"The pieces of the document give different values where the rule allows one: {places}.")
     if not found.conflicts:
         return {}
@@ -42,7 +44,7 @@ def resolve(found: Merged, cut: list[Piece], schema: Schema, *, model: Model) ->
         label="conflicts",
         task=CHOOSING,
         about="values that were taken from a document, and the places that they come from",
-        data="\n\n".join([*(listed(conflict, cut) for conflict in asked), *excerpts(asked, cut)]),
+        data="\n\n".join([*(listed(conflict, pieces) for conflict in asked), *excerpts(asked, pieces)]),
         schema=for_pieces(schema),
         checked=checked_for_pieces(schema),
         is_lasting=True,
@@ -55,43 +57,43 @@ def resolve(found: Merged, cut: list[Piece], schema: Schema, *, model: Model) ->
     return {pointer: choice for pointer, choice in choices.items() if choice is not None}
 
 
-def pages_of(conflict: Conflict, cut: list[Piece]) -> str:
-    return ", ".join(cut[origin].pages for origin in conflict.origins if origin >= 0)
+def pages_of(conflict: Conflict, pieces: list[Piece]) -> str:
+    return ", ".join(pieces[origin].pages for origin in conflict.origins if origin >= 0)
 
 
 # ---- The question ---------------------------------------------------------------------------------------------------
 def shown(conflict: Conflict) -> Sequence[Tree]:
-    """Return the candidates to show to the model: if there are many, only the first and last ones, such as the final
-    total."""
+    """Return the candidates to show to the model. If there are many, these are the first and the last ones, because the
+    last may be the final total."""
     if len(conflict.candidates) <= MAX_CANDIDATES:
         return conflict.candidates
     return (*conflict.candidates[: MAX_CANDIDATES // 2], *conflict.candidates[-MAX_CANDIDATES // 2 :])
 
 
-def listed(conflict: Conflict, cut: list[Piece]) -> str:
-    """Return the values of a conflict, with their pages."""
+def listed(conflict: Conflict, pieces: list[Piece]) -> str:
+    """Return the list of a conflict's values and their pages, for the prompt."""
     lines = []
     for tree in shown(conflict):
-        pages = dict.fromkeys(cut[leaf.origin].pages for _, leaf in leaves(tree) if leaf.origin >= 0)
+        pages = dict.fromkeys(pieces[leaf.origin].pages for _, leaf in leaves(tree) if leaf.origin >= 0)
         value = exact_json.dumps(plain(tree)).decode()
         lines.append(f"- {value[:MAX_VALUE]} ({', '.join(pages)})")
     return "\n".join([f"Values of {conflict.pointer or 'the whole'}:", *lines])
 
 
-def excerpts(conflicts: list[Conflict], cut: list[Piece]) -> list[str]:
-    """Return the places of all values, in the document's order, each once."""
+def excerpts(conflicts: list[Conflict], pieces: list[Piece]) -> list[str]:
+    """Return the text around each value, in document order and without duplicates."""
     spans = {
         (leaf.origin, *span)
         for conflict in conflicts
         for tree in shown(conflict)
         for _, leaf in leaves(tree)
-        if leaf.origin >= 0 and (span := span_of(leaf, cut[leaf.origin].text))
+        if leaf.origin >= 0 and (span := span_of(leaf, pieces[leaf.origin].text))
     }
-    return [excerpt(cut[origin], start, end) for origin, start, end in sorted(spans)]
+    return [excerpt(pieces[origin], start, end) for origin, start, end in sorted(spans)]
 
 
 def span_of(leaf: Leaf, text: str) -> tuple[int, int] | None:
-    """Return the lines around a value in its piece."""
+    """Return the span of the lines around a value in its piece."""
     for needle in needles(leaf):
         if (at := text.find(needle)) >= 0:
             start = text.rfind("\n", 0, max(0, at - MAX_AROUND)) + 1
@@ -101,7 +103,7 @@ def span_of(leaf: Leaf, text: str) -> tuple[int, int] | None:
 
 
 def needles(leaf: Leaf) -> list[str]:
-    """Return search texts for a value."""
+    """Return the texts to search for to find a value."""
     texts = [leaf.evidence.quote] if leaf.evidence else []
     if isinstance(leaf.value, str):
         return [*texts, leaf.value] if leaf.value.strip() else texts
@@ -120,9 +122,9 @@ def excerpt(piece: Piece, start: int, end: int) -> str:
 
 # ---- The choice -----------------------------------------------------------------------------------------------------
 def chosen(conflict: Conflict, found: Merged, given: Any, guide: Guide) -> int | None:
-    """Return the index of the candidate that the model gave, or None."""
+    """Return the index of the candidate that the model chose, or None."""
     value = counterpart(conflict.pointer, found.data, given, guide)
-    if isinstance(value, dict):  # members with their own merge rule are not part of the conflict
+    if isinstance(value, dict):  # members with their own `x-merge` are not part of the conflict
         names = {name for tree in conflict.candidates if isinstance(tree, dict) for name in tree}
         value = {name: inside for name, inside in value.items() if name in names}
     key = loose_key(value)
@@ -130,7 +132,8 @@ def chosen(conflict: Conflict, found: Merged, given: Any, guide: Guide) -> int |
 
 
 def counterpart(pointer: str, data: Any, given: Any, guide: Guide) -> Any:
-    """Return the value at a pointer into `data` from another response, whose items are found by their merge key."""
+    """Return the value in the response `given` that corresponds to a pointer into `data`. Items are matched by their
+    merge key."""
     for token in tokens(pointer):
         if isinstance(data, list):
             names = guide.item_key

@@ -1,8 +1,8 @@
-"""Conversation with a language model: ask, validate the response, ask again.
+"""Conversation with a language model: requests, validation of the responses, and corrective retries.
 
-A response that is not JSON is requested again, up to twice. If it does not fit the schema, only the parts that do not
-fit are requested again (`repair.py`). Items that still do not fit are left out with a warning. Each reply is stored in
-the response cache before it is used, so a stage that crashes continues with the replies that it already has. Usage is
+If a response is not JSON, it is requested again, up to twice. If parts of it do not match the schema, only these parts
+are requested again (`repair.py`). Items that are still invalid are omitted with a warning. Each reply is stored in the
+response cache before it is used, so that a stage continues with the stored replies after a crash. Token usage is
 counted for every reply, including unusable ones.
 """
 
@@ -22,7 +22,7 @@ from etl.core.errors import EtlError, LlmInvalidResponse, SchemaInvalid, VisionU
 from etl.core.stage_context import StageContext, Usage
 from etl.postprocessors import client, prompts, repair, server_features, splitting
 from etl.postprocessors.client import ModelEndpoint
-from etl.postprocessors.excerpts import Excerpts, Item, Shown, locate
+from etl.postprocessors.excerpts import Excerpts, ExcerptText, Item, locate
 from etl.postprocessors.rejections import RequestRejected, lacks_vision
 from etl.postprocessors.repair import Mismatches
 from etl.postprocessors.replies import ModelReply, check_complete, is_empty, is_prompt_cut
@@ -32,16 +32,16 @@ from etl.postprocessors.server_features import JsonMode, ServerFeatures
 from etl.postprocessors.strict_schemas import strict_envelope
 from etl.postprocessors.validation import (
     MAX_POINTERS,
+    CheckedResponse,
     InvalidReply,
     Question,
-    Standing,
-    invalid,
-    named,
+    joined_pointers,
+    number_error,
+    number_reasons,
     on_pages,
     pages_of_items,
-    reasons_for,
-    rejection,
-    unrepresentable,
+    rejected_items_text,
+    schema_error,
     validate,
     with_answer,
 )
@@ -50,119 +50,124 @@ from rules.schema import json_schema
 
 log = structlog.get_logger(__name__)
 
-PROMPT_VERSION = 6  # cached replies to other prompts are not used
-OWN_TOKENS = 4_000  # of Sluice's instructions
-MIN_PIXELS_PER_TOKEN = 256  # of an image
+PROMPT_VERSION = 6  # part of the cache key: a new version invalidates cached replies
+INSTRUCTION_TOKENS = 4_000  # upper bound for Sluice's instructions
+MIN_PIXELS_PER_TOKEN = 256  # in an image
 MAX_RESPONSE_TOKENS = 32_768  # unless ETL_LLM_MAX_TOKENS is set
-SHOWN_WHOLE = 1_000  # characters of an invalid response that is shown and requested as a whole
+MAX_SHOWN_WHOLE = 1_000  # characters up to which an invalid response is shown and requested as a whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """An invalid reply, the part of it that is shown, and the reasons."""
+    """An invalid reply and the request to correct it. `complaints`: the reasons why it is invalid. `part`: the part of
+    it to show and correct; "" means all of it."""
 
     text: str
     complaints: list[str]
-    part: str = ""  # "" stands for the whole
+    part: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
 class Draft:
-    """A response that may have parts that do not fit. `places`: the units of the text that show these, as in
-    `excerpts.locate`; empty if they are not corrected alone. `reasons`: the faults of the last correction."""
+    """A response that may have invalid parts.
+
+    `first`, `current`: the response before and after corrections. `places`: the text units of the invalid parts, as
+    returned by `excerpts.locate`; empty if the parts are not corrected separately. `reasons`: why the last correction
+    failed. `numbers`: why numbers cannot be stored, by pointer.
+    """
 
     question: Question
-    first: Standing
-    standing: Standing
-    excerpts: Excerpts | None = None  # if a part does not fit
+    first: CheckedResponse
+    current: CheckedResponse
+    excerpts: Excerpts | None = None  # None if the whole response is valid
     places: dict[Item | None, list[int]] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
     numbers: dict[str, str] = field(default_factory=dict)
 
     def length_of(self, item: Item) -> int:
-        """Return the length of the excerpts of an item, without the page markers and heads that several share."""
+        """Return the length of an item's excerpts, without page markers and table heads, which items may share."""
         spans = [self.excerpts.span(unit) for unit in self.places[item]] if self.excerpts else []
         return sum(end - start for start, end in spans)
 
-    def show(self, items: Iterable[Item | None], shown: Shown) -> None:
-        """Add the excerpts of the text that show these items, or the other wrong parts."""
+    def add_excerpts(self, items: Iterable[Item | None], text: ExcerptText) -> None:
+        """Add the excerpts of these items to the text. None stands for the invalid parts outside of items."""
         units = [unit for item in items for unit in self.places.get(item, ())]
         if self.excerpts:
-            shown.add(self.excerpts, units)
+            text.add(self.excerpts, units)
 
 
 class Model:
-    """The configured model, for one run of a stage. Several threads may ask at once."""
+    """The configured model, for one run of a stage. It can be used by several threads at once."""
 
     def __init__(self, rule: RuleContent, *, context: StageContext) -> None:
-        """Take the configured endpoint. Raises LlmForbidden when no model is configured."""
+        """Raises LlmForbidden if no model is configured."""
         self.endpoint = ModelEndpoint.configured()
         self.rule, self.context = rule, context
         self.features: ServerFeatures | None = None
-        # A trial is never resumed, so it has no lasting secret.
+        # A trial has no persistent secret, because it is never resumed.
         self.secret = context.secret or secrets.token_bytes(32)
 
-    def ask(self, question: Question, *, standing: Standing | None = None) -> ParsedResponse:
-        """Return a valid response. `standing`: a response whose mismatches the model should correct. Raises
-        SchemaInvalid after the last invalid reply, and the errors of `converse`."""
-        answer = self.discuss(question, standing, None)
-        return answer if isinstance(answer, ParsedResponse) else answer.standing.response
+    def ask(self, question: Question, *, current: CheckedResponse | None = None) -> ParsedResponse:
+        """Ask until the response is valid, and return it. `current`: a response that the model should correct. Raises
+        SchemaInvalid after the last invalid reply, and the errors of `next_reply`."""
+        answer = self.ask_until_valid(question, current, None)
+        return answer if isinstance(answer, ParsedResponse) else answer.current.response
 
     def draft(self, question: Question) -> Draft:
-        """Return a response, with the places in the text of its parts that do not fit. Raises the errors of `ask`."""
+        """Return a response that may have invalid parts, with their places in the text. Raises the errors of `ask`."""
 
-        def drafted(standing: Standing, *, is_last: bool) -> Draft | None:
-            if is_last and (standing.mismatches.others or self.rule.require_complete):
-                return None  # fail now, before paying for more
+        def make_draft(current: CheckedResponse, *, is_last: bool) -> Draft | None:
+            if is_last and (current.mismatches.others or self.rule.require_complete):
+                return None  # it cannot succeed any more, so fail before further calls cost money
             excerpts = Excerpts(question.data, first_page=question.pages[0] if question.pages else 1)
-            places = locate(excerpts, standing.response, standing.mismatches)
+            places = locate(excerpts, current.response, current.mismatches)
             if not places and not is_last:
                 return None
             if not places:
-                return Draft(question=question, first=standing, standing=standing)
-            return Draft(question=question, first=standing, standing=standing, excerpts=excerpts, places=places)
+                return Draft(question=question, first=current, current=current)
+            return Draft(question=question, first=current, current=current, excerpts=excerpts, places=places)
 
-        answer = self.discuss(question, None, drafted)
+        answer = self.ask_until_valid(question, None, make_draft)
         if isinstance(answer, Draft):
             return answer
-        valid = Standing(response=answer, mismatches=Mismatches())
-        return Draft(question=question, first=valid, standing=valid)
+        valid = CheckedResponse(response=answer, mismatches=Mismatches())
+        return Draft(question=question, first=valid, current=valid)
 
-    def discuss(
-        self, question: Question, standing: Standing | None, drafted: Callable[..., Draft | None] | None
+    def ask_until_valid(
+        self, question: Question, current: CheckedResponse | None, make_draft: Callable[..., Draft | None] | None
     ) -> ParsedResponse | Draft:
-        """Return a valid response, or the draft that `drafted` returns for one that does not fit."""
+        """Ask until the response is valid, or `make_draft` returns a draft for an invalid one, and return it."""
         accepted = f"{self.key(question, [])}-accepted"
-        cached = self.recall(accepted, question) if question.is_lasting else None
+        cached = self.cached_reply(accepted, question) if question.is_lasting else None
         # All replies that led to the accepted response.
         known = [replace(cached, text=text) for text in json.loads(cached.text)] if cached else []
         spent, numbers = Usage(), dict[str, str]()
         rounds: list[Round] = []
         while True:
-            reply = known[len(rounds)] if len(rounds) < len(known) else self.converse(question, rounds)
+            reply = known[len(rounds)] if len(rounds) < len(known) else self.next_reply(question, rounds)
             spent.add(reply.usage or Usage(calls=1))
             answer: ParsedResponse | Draft | None
             try:
-                answer = validate(reply.text, question, standing)
+                answer = validate(reply.text, question, current)
             except InvalidReply as invalid_reply:
                 numbers |= invalid_reply.numbers
-                standing = invalid_reply.standing or standing
+                current = invalid_reply.current or current
                 is_last = len(rounds) == question.reasks
-                answer = drafted(standing, is_last=is_last) if drafted and standing else None
+                answer = make_draft(current, is_last=is_last) if make_draft and current else None
                 if answer is None and not is_last:
                     log.info("llm_asked_again", label=question.label, complaints=len(invalid_reply.complaints))
-                    rounds.append(round_of(reply.text, question, invalid_reply, standing))
+                    rounds.append(round_of(reply.text, question, invalid_reply, current))
                     continue
                 try:
-                    answer = answer or self.without_mismatches(question, standing, invalid_reply, numbers)
+                    answer = answer or self.without_invalid_items(question, current, invalid_reply, numbers)
                 except SchemaInvalid as error:
                     error.answer = reply.text
                     raise
             if numbers:
-                detail = f"Numbers that cannot be stored were requested as text: {reasons_for(numbers)}"
+                detail = f"Numbers that cannot be stored were requested as text: {number_reasons(numbers)}"
                 self.context.warn("number_unrepresentable", detail)
-            if standing is not None and isinstance(answer, ParsedResponse):
-                self.report_repair(question, standing, answer)
+            if current is not None and isinstance(answer, ParsedResponse):
+                self.report_repair(question, current, answer)
             if question.is_lasting and not known:
                 texts = json.dumps([*(each.text for each in rounds), reply.text])
                 entry = asdict(replace(reply, text=texts, usage=reply.usage and spent))
@@ -170,90 +175,91 @@ class Model:
             return answer
 
     def ask_once(self, question: Question, read: Callable[[str, Question], ParsedResponse]) -> ParsedResponse:
-        """Return the result of `read` for a single reply. Raises its InvalidReply, and the errors of `converse`."""
+        """Ask without retries, and return the result of `read` for the reply. Raises the InvalidReply that `read`
+        raises, and the errors of `next_reply`."""
         accepted = f"{self.key(question, [])}-accepted"
-        cached = self.recall(accepted, question) if question.is_lasting else None
-        reply = cached or self.converse(question, [])
+        cached = self.cached_reply(accepted, question) if question.is_lasting else None
+        reply = cached or self.next_reply(question, [])
         answer = read(reply.text, question)
         if question.is_lasting and not cached:
             self.context.response_cache.put(accepted, asdict(reply), run=False)
         return answer
 
     def finish(self, draft: Draft) -> ParsedResponse:
-        """Return the response of a draft without the items that do not fit, with warnings. Raises SchemaInvalid if the
-        rest does not fit."""
-        answer, found = draft.standing.response, draft.standing.mismatches
+        """Return the response of a draft without its invalid items, with a warning. Raises SchemaInvalid if other parts
+        are invalid."""
+        answer, found = draft.current.response, draft.current.mismatches
         if draft.numbers and not found:
-            detail = f"Numbers that cannot be stored were requested as text: {reasons_for(draft.numbers)}"
+            detail = f"Numbers that cannot be stored were requested as text: {number_reasons(draft.numbers)}"
             self.context.warn("number_unrepresentable", detail)
         if found:
             failure = InvalidReply([], found.listed)
             try:
-                answer = self.without_mismatches(draft.question, draft.standing, failure, draft.numbers)
+                answer = self.without_invalid_items(draft.question, draft.current, failure, draft.numbers)
             except SchemaInvalid as error:
-                raise with_answer(error, draft.standing.response.data) from None
+                raise with_answer(error, draft.current.response.data) from None
         if draft.first.mismatches:
             self.report_repair(draft.question, draft.first, answer)
         return answer
 
-    def without_mismatches(
-        self, question: Question, standing: Standing | None, reply: InvalidReply, numbers: dict[str, str]
+    def without_invalid_items(
+        self, question: Question, current: CheckedResponse | None, reply: InvalidReply, numbers: dict[str, str]
     ) -> ParsedResponse:
-        """Return the response without the items that do not fit, if the rest does. Raises SchemaInvalid, or
-        NumberUnrepresentable if the reason may be `numbers`."""
-        failure = unrepresentable(numbers) if numbers else invalid(reply)
-        if standing is None or standing.mismatches.others or self.rule.require_complete:
+        """Return the response without its invalid items. If other parts are invalid, raises SchemaInvalid, or
+        NumberUnrepresentable if numbers that cannot be stored may be the reason."""
+        failure = number_error(numbers) if numbers else schema_error(reply)
+        if current is None or current.mismatches.others or self.rule.require_complete:
             raise failure from None
-        response = repair.plain_evidence(standing.response)
-        data, evidence = repair.rejected(
-            Guide.of(question.checked), response.data, response.evidence, standing.mismatches
+        response = repair.plain_evidence(current.response)
+        data, evidence = repair.remove_invalid_items(
+            Guide.of(question.checked), response.data, response.evidence, current.mismatches
         )
         if errors := json_schema.errors(question.checked, data, MAX_POINTERS):
-            raise (unrepresentable(numbers) if numbers else invalid(InvalidReply([], errors))) from None
+            raise (number_error(numbers) if numbers else schema_error(InvalidReply([], errors))) from None
         if not (question.is_lasting or repair.item_count(Guide.of(question.checked), data)):
-            raise failure from None  # not an item that does not fit, but a model that does not follow the schema
-        pages = pages_of_items(response, standing.mismatches, question)
-        places = f" ({splitting.pages_listed(pages)})" if pages else on_pages(question)
+            raise failure from None  # every item is invalid: the model does not follow the schema
+        pages = pages_of_items(response, current.mismatches, question)
+        places = f" ({splitting.page_list_text(pages)})" if pages else on_pages(question)
         first = pages[0] if pages else question.pages and question.pages[0]
-        self.context.warn("items_rejected", rejection(standing.mismatches, places), page=first)
+        self.context.warn("items_rejected", rejected_items_text(current.mismatches, places), page=first)
         return ParsedResponse(data=data, evidence=evidence)
 
-    def report_repair(self, question: Question, standing: Standing, answer: ParsedResponse) -> None:
+    def report_repair(self, question: Question, current: CheckedResponse, answer: ParsedResponse) -> None:
         guide = Guide.of(question.checked)
-        before, after = (repair.item_count(guide, data) for data in (standing.response.data, answer.data))
-        places = named([pointer for pointer, _ in standing.mismatches.listed])
+        before, after = (repair.item_count(guide, data) for data in (current.response.data, answer.data))
+        places = joined_pointers([pointer for pointer, _ in current.mismatches.listed])
         detail = (
-            f"Parts of a response did not fit the schema and were requested again{on_pages(question)}: {places}. "
+            f"Parts of a response did not match the schema and were requested again{on_pages(question)}: {places}. "
             f"The response had {before} items before and {after} after."
         )
         self.context.warn("repaired", detail, page=question.pages and question.pages[0])
 
-    def within(self, context: StageContext) -> "Model":
-        """Return this model for a part of the stage that runs in a thread."""
+    def with_context(self, context: StageContext) -> "Model":
+        """Return a copy of this model for a part of the stage that runs in a thread."""
         part = copy.copy(self)
         part.context = context
         return part
 
     # ---- One reply --------------------------------------------------------------------------------------------------
-    def converse(self, question: Question, rounds: list[Round]) -> ModelReply:
-        """Return the next reply, from the cache if it is there.
+    def next_reply(self, question: Question, rounds: list[Round]) -> ModelReply:
+        """Return the next reply, from the cache if it is cached.
 
         Raises LlmTruncated and LlmRefused, also for cached replies; LlmInvalidResponse, LlmUnavailable, LlmForbidden,
-        DocumentTooLong, and the errors of `context.check()`.
+        and DocumentTooLong; and the errors of `context.check()`.
         """
         key = self.key(question, rounds)
-        reply = self.recall(key, question)
+        reply = self.cached_reply(key, question)
         if reply is None:
             with self.context.budget.call(self.max_tokens(question, rounds), context=self.context):
-                reply = self.pay(question, rounds, key)
+                reply = self.request_reply(question, rounds, key)
         try:
             return check_complete(reply)
         except EtlError as error:
             error.answer = reply.text
             raise
 
-    def pay(self, question: Question, rounds: list[Round], key: str) -> ModelReply:
-        """Return a new reply, after it is stored and counted."""
+    def request_reply(self, question: Question, rounds: list[Round], key: str) -> ModelReply:
+        """Request a reply from the model, store it, count its usage, and return it."""
         reply = self.call(question, rounds)
         if is_empty(reply, is_notes=question.is_notes):
             self.count(reply, question, cached=False)
@@ -264,22 +270,22 @@ class Model:
         return reply
 
     def max_tokens(self, question: Question, rounds: list[Round]) -> int:
-        """Return the maximum number of tokens of a call: one for each byte, and for each MIN_PIXELS_PER_TOKEN
-        pixels."""
+        """Return an upper bound for the tokens of a call: one per byte of text, one per MIN_PIXELS_PER_TOKEN pixels of
+        images, and the limit of the response."""
         texts = [question.data, question.task, question.about, question.part, self.rule.system_prompt]
         texts += [*question.complaints, *(text for each in rounds for text in (each.text, each.part, *each.complaints))]
-        schema = 2 * len(exact_json.dumps(question.schema))  # in the prompt, and as the form of the response
-        prompt = OWN_TOKENS + schema + sum(len(text.encode()) for text in texts)
+        schema = 2 * len(exact_json.dumps(question.schema))  # once in the prompt, and once as the response format
+        prompt = INSTRUCTION_TOKENS + schema + sum(len(text.encode()) for text in texts)
         image = settings.SLUICE.etl_vision_max_pixels // MIN_PIXELS_PER_TOKEN
         return prompt + len(question.images) * image + (self.endpoint.max_tokens or MAX_RESPONSE_TOKENS)
 
-    def recall(self, key: str, question: Question) -> ModelReply | None:
+    def cached_reply(self, key: str, question: Question) -> ModelReply | None:
         entry = self.context.response_cache.get(key)
         if entry is None:
             return None
         is_earlier = entry.pop("is_earlier", False)
         reply = ModelReply(**(entry | {"usage": Usage(**entry["usage"]) if entry["usage"] else None}))
-        if not is_earlier:  # else that run has counted it
+        if not is_earlier:  # an earlier run has counted its usage already
             self.count(reply, question, cached=True)
         return reply
 
@@ -295,8 +301,8 @@ class Model:
         self.context.count_usage(reply.usage or Usage(calls=1), cached=cached)
 
     def key(self, question: Question, rounds: list[Round]) -> str:
-        """Return the cache key of a reply: the same for the same question after the same replies. Markers and server
-        features are not part of it, because they do not affect the content."""
+        """Return the cache key of a reply: a hash of the question and the earlier replies. Markers and server features
+        are excluded, because they do not affect the content."""
         asked = asdict(replace(question, images=()))
         del asked["images"]
         facts = [PROMPT_VERSION, self.endpoint.model, self.rule.system_prompt, asked, [each.text for each in rounds]]
@@ -306,7 +312,8 @@ class Model:
 
     # ---- One request ------------------------------------------------------------------------------------------------
     def call(self, question: Question, rounds: list[Round]) -> ModelReply:
-        """Send the request, with fallbacks for features that the server rejects. Each is tried once, so this ends."""
+        """Send the request, with fallbacks for features that the server rejects. Each fallback is tried once, so the
+        loop terminates."""
         negotiation = server_features.Negotiation(
             self.endpoint.base_url,
             self.endpoint.model,
@@ -326,7 +333,7 @@ class Model:
                 if not negotiation.fall_back(rejected.message, sent=sent):
                     raise rejected.error from None
                 log.info("llm_dialect_changed", form=negotiation.features.json_mode)
-        negotiation.settle()
+        negotiation.store_accepted()
         self.features = negotiation.of_document
         return reply
 
@@ -346,7 +353,7 @@ class Model:
             task=question.task,
             schema=question.schema,
             own=self.rule.system_prompt,
-            answer=prompts.form(
+            answer=prompts.format_instructions(
                 wants_evidence=question.wants_evidence,
                 is_notes=question.is_notes,
                 is_listed=features.json_mode is JsonMode.STRICT,
@@ -367,14 +374,14 @@ class Model:
 
 
 def best_json_mode(question: Question) -> JsonMode:
-    """Return the best mode for a question: not every schema can be enforced."""
+    """Return the best JSON mode for a question. Servers cannot enforce every schema."""
     if question.is_notes or strict_envelope(question.schema, wants_evidence=question.wants_evidence):
         return JsonMode.STRICT
     return JsonMode.JSON_SCHEMA
 
 
 def response_format(question: Question, features: ServerFeatures) -> dict[str, Any]:
-    """Return the part of a request that asks for JSON, which may be empty."""
+    """Return the request parameters that ask for JSON. In text mode, there are none."""
     if features.json_mode is JsonMode.JSON_OBJECT:
         return {"response_format": {"type": "json_object"}}
     if features.json_mode is JsonMode.TEXT:
@@ -395,11 +402,11 @@ def digest_of(schema: Schema) -> str:
 
 
 # ---- Rounds ----------------------------------------------------------------------------------------------------
-def round_of(text: str, question: Question, reply: InvalidReply, standing: Standing | None) -> Round:
-    """Return the request for a correction: of a long response, only the parts that do not fit."""
-    if standing is None or len(exact_json.dumps(standing.response.data)) <= SHOWN_WHOLE:
+def round_of(text: str, question: Question, reply: InvalidReply, current: CheckedResponse | None) -> Round:
+    """Return the round that requests a correction. For a long response, it contains only the invalid parts."""
+    if current is None or len(exact_json.dumps(current.response.data)) <= MAX_SHOWN_WHOLE:
         return Round(text=text, complaints=reply.complaints)
-    part = repair.reduced(Guide.of(question.checked), standing.response.data, standing.mismatches)
-    reasons = [] if reply.standing else reply.complaints
-    complaints = [*reasons, *repair.complaints(standing.mismatches)]
+    part = repair.invalid_parts(Guide.of(question.checked), current.response.data, current.mismatches)
+    reasons = [] if reply.current else reply.complaints
+    complaints = [*reasons, *repair.complaints(current.mismatches)]
     return Round(text=text, complaints=complaints, part=exact_json.dumps({"data": part}).decode())

@@ -1,9 +1,9 @@
-"""Corrections of responses, part by part: only the wrong parts are sent, with their places in the text.
+"""Correction of the invalid parts of responses. A request contains only these parts and the text that they are from.
 
-Wrong items that are rows of the text are requested as if they were new: their rows and the reasons are enough. If the
-reply cannot be used, they are shown with their values. The wrong items of several pieces share a request, because each
-request repeats the instructions. A correction with fewer items than requested is a failure of that call. A part
-that cannot be found in its text is corrected in the first conversation, with the whole text (`Model.draft`).
+If invalid items correspond to rows of the text, the first request contains the rows and the errors, but not the
+invalid values. If its reply cannot be used, the next request also contains the values. Invalid items of several pieces
+share a request, because each request repeats the instructions. A reply with fewer items than requested is invalid. A
+part that cannot be located in its text is corrected in the first conversation, with the whole text (`Model.draft`).
 """
 
 from collections import Counter, defaultdict
@@ -19,36 +19,36 @@ from config.platform.http.pointers import join
 from etl.core.stage_context import StageContext
 from etl.postprocessors import parallel, repair
 from etl.postprocessors.conversation import Draft, Model
-from etl.postprocessors.excerpts import Item, Shown
+from etl.postprocessors.excerpts import ExcerptText, Item
 from etl.postprocessors.repair import ItemsLost, Mismatch, Mismatches
 from etl.postprocessors.responses import Evidence, ParsedResponse
 from etl.postprocessors.schemas import Guide, with_one_list
-from etl.postprocessors.validation import InvalidReply, Question, Standing, readings_of
+from etl.postprocessors.validation import CheckedResponse, InvalidReply, Question, readings_of
 
 READING = """\
 Read the rows of a document again that an earlier answer got wrong. Give exactly {count} items of {pointer}, one for \
 each row, in the same order, and leave everything else out. Rows of one cell are groups, and no items."""
 TASK = "Correct the parts of an answer about a document that are shown after it."
 ROUNDS = 2
-MAX_ITEMS = 100  # of a request
-MAX_CHARACTERS = 12_000  # of the excerpts of a request
-MAX_NAMED = 8  # pointers with the same mismatch, in one line
+MAX_ITEMS = 100  # per request
+MAX_CHARACTERS = 12_000  # of excerpts per request
+MAX_NAMED = 8  # pointers per line, if they have the same error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A wrong item of a response, or, without `item`, everything wrong outside of items."""
+    """An invalid item of a response or, if `item` is None, everything that is invalid outside of items."""
 
     draft: Draft
     item: Item | None
 
 
-def corrected(model: Model, drafts: list[Draft], *, context: StageContext) -> list[ParsedResponse]:
-    """Return the responses, corrected by the model, and without the items that still do not fit. Raises SchemaInvalid
-    if the rest does not fit, and the errors of `Model.ask`."""
+def correct_drafts(model: Model, drafts: list[Draft], *, context: StageContext) -> list[ParsedResponse]:
+    """Request corrections from the model and return the responses, without the items that are still invalid. Raises
+    SchemaInvalid if other parts are still invalid, and the errors of `Model.ask`."""
     for number in range(1, ROUNDS + 1):
         requests = [
-            (batch, question_about(batch, f"correction-{number}-{n}")) for n, batch in enumerate(batches(drafts), 1)
+            (batch, correction_request(batch, f"correction-{number}-{n}")) for n, batch in enumerate(batches(drafts), 1)
         ]
         given = parallel.run(
             [partial(send, model, *request) for request in requests],
@@ -59,25 +59,25 @@ def corrected(model: Model, drafts: list[Draft], *, context: StageContext) -> li
         for (batch, _), reply in zip(requests, given, strict=True):
             apply(batch, reply)
         for draft in drafts:
-            draft.standing = checked(draft)
+            draft.current = rechecked(draft)
     return [model.finish(draft) for draft in drafts]
 
 
-def checked(draft: Draft) -> Standing:
-    data = draft.standing.response.data
-    found = repair.mismatches(draft.question.checked, data) if draft.places else draft.standing.mismatches
-    return Standing(response=draft.standing.response, mismatches=found)
+def rechecked(draft: Draft) -> CheckedResponse:
+    data = draft.current.response.data
+    found = repair.mismatches(draft.question.checked, data) if draft.places else draft.current.mismatches
+    return CheckedResponse(response=draft.current.response, mismatches=found)
 
 
 # ---- Requests -------------------------------------------------------------------------------------------------------
 def batches(drafts: list[Draft]) -> Iterator[list[Part]]:
-    """Yield the wrong parts of a request: items of several drafts, or the other wrong parts of one of them."""
+    """Yield the invalid parts for each request: items of several drafts, or the other invalid parts of one draft."""
     batch: list[Part] = []
     size = 0
     for draft in (each for each in drafts if each.places):
-        if draft.standing.mismatches.others:
+        if draft.current.mismatches.others:
             yield [Part(draft=draft, item=None)]
-        for item in draft.standing.mismatches.items:
+        for item in draft.current.mismatches.items:
             part = Part(draft=draft, item=item)
             length = draft.length_of(item)
             if batch and (len(batch) == MAX_ITEMS or size + length > MAX_CHARACTERS):
@@ -89,11 +89,11 @@ def batches(drafts: list[Draft]) -> Iterator[list[Part]]:
         yield batch
 
 
-def question_about(batch: list[Part], label: str) -> Question:
-    """Return the request for the correction of parts, with nothing but their places in the text."""
-    shown, first = Shown(), batch[0].draft.question
+def correction_request(batch: list[Part], label: str) -> Question:
+    """Return the question that requests the correction of these parts."""
+    shown, first = ExcerptText(), batch[0].draft.question
     for draft in drafts_of(batch):
-        draft.show((part.item for part in batch if part.draft is draft), shown)
+        draft.add_excerpts((part.item for part in batch if part.draft is draft), shown)
     question = Question(
         label=label,
         task=TASK,
@@ -104,12 +104,12 @@ def question_about(batch: list[Part], label: str) -> Question:
         wants_evidence=first.wants_evidence,
         is_lasting=first.is_lasting,
     )
-    return read_again(question, batch) if are_rows(batch) else corrected_again(question, batch)
+    return reread_request(question, batch) if are_rows(batch) else rewrite_request(question, batch)
 
 
 def are_rows(batch: list[Part]) -> bool:
-    """Return whether each part is an item of the same list, and the only one of its row, in the order of the rows, and
-    was not read again without success."""
+    """Return whether the parts are items of one list that correspond to rows, one item per row and in order. False
+    after a failed correction, so that the next request includes the values."""
     if (
         any(draft.reasons for draft in drafts_of(batch))
         or len({part.item and part.item[0] for part in batch}) != 1
@@ -123,12 +123,12 @@ def are_rows(batch: list[Part]) -> bool:
     )
 
 
-def read_again(question: Question, batch: list[Part]) -> Question:
-    """Return the request for the items of some rows."""
+def reread_request(question: Question, batch: list[Part]) -> Question:
+    """Return the question that requests the items of these rows, without the invalid values."""
     reasons = []
     for part in batch:
         pointer, at = item_of(part)
-        path, words = part.draft.standing.mismatches.items[pointer, at]
+        path, words = part.draft.current.mismatches.items[pointer, at]
         reasons.append(f"{path[len(join(pointer, at)) :] or 'an item'}: {words}")
     pointer = item_of(batch[0])[0]
     return replace(
@@ -140,13 +140,13 @@ def read_again(question: Question, batch: list[Part]) -> Question:
     )
 
 
-def corrected_again(question: Question, batch: list[Part]) -> Question:
-    """Return the request with the wrong values of the parts."""
+def rewrite_request(question: Question, batch: list[Part]) -> Question:
+    """Return the question that requests a correction of the invalid values, which it contains."""
     first, guide = batch[0].draft, Guide.of(question.checked)
-    standing = first.standing if batch[0].item is None else gathered(batch)
-    others = Mismatches(others=standing.mismatches.others)
-    part = repair.reduced(guide, standing.response.data, others or standing.mismatches)
-    listed = others.others or list(standing.mismatches.items.values())
+    current = first.current if batch[0].item is None else collected_items(batch)
+    others = Mismatches(others=current.mismatches.others)
+    part = repair.invalid_parts(guide, current.response.data, others or current.mismatches)
+    listed = others.others or list(current.mismatches.items.values())
     reasons = [reason for draft in drafts_of(batch) for reason in draft.reasons]
     named = {part.item and part.item[0] for part in batch}
     schema = question.schema if len(named) > 1 else with_one_list(question.schema, named.pop() or "")
@@ -154,7 +154,7 @@ def corrected_again(question: Question, batch: list[Part]) -> Question:
         question,
         schema=schema,
         part=exact_json.dumps({"data": part}).decode(),
-        complaints=(*dict.fromkeys(reasons), *grouped(listed)),
+        complaints=(*dict.fromkeys(reasons), *grouped_by_message(listed)),
     )
 
 
@@ -162,20 +162,20 @@ def drafts_of(batch: list[Part]) -> list[Draft]:
     return list({id(part.draft): part.draft for part in batch}.values())
 
 
-def gathered(batch: list[Part]) -> Standing:
-    """Return a response that consists of the wrong items."""
+def collected_items(batch: list[Part]) -> CheckedResponse:
+    """Return a response that consists of the invalid items."""
     items: dict[str, list[object]] = defaultdict(list)
     found: dict[Item, Mismatch] = {}
     data = None
     for part in batch:
         pointer, at = item_of(part)
-        path, words = part.draft.standing.mismatches.items[pointer, at]
+        path, words = part.draft.current.mismatches.items[pointer, at]
         new = len(items[pointer])
         found[pointer, new] = (join(pointer, new) + path[len(join(pointer, at)) :], words)
-        items[pointer].append(repair.value_at(part.draft.standing.response.data, pointer)[at])
+        items[pointer].append(repair.value_at(part.draft.current.response.data, pointer)[at])
     for pointer, inside in items.items():
         data = repair.replaced(data, pointer, inside, creates=True)
-    return Standing(response=ParsedResponse(data=data), mismatches=Mismatches(items=found))
+    return CheckedResponse(response=ParsedResponse(data=data), mismatches=Mismatches(items=found))
 
 
 def item_of(part: Part) -> Item:
@@ -183,8 +183,8 @@ def item_of(part: Part) -> Item:
     return part.item
 
 
-def grouped(listed: list[Mismatch]) -> list[str]:
-    """Return mismatches in words for the model, each text once with several pointers."""
+def grouped_by_message(listed: list[Mismatch]) -> list[str]:
+    """Return the mismatches as text for the model, with the pointers that share a message on one line."""
     pointers: dict[str, list[str]] = defaultdict(list)
     for pointer, words in listed:
         pointers[words].append(pointer or "the whole")
@@ -198,13 +198,13 @@ def grouped(listed: list[Mismatch]) -> list[str]:
 # ---- Replies --------------------------------------------------------------------------------------------------------
 def send(model: Model, batch: list[Part], question: Question, context: StageContext) -> ParsedResponse | InvalidReply:
     try:
-        return model.within(context).ask_once(question, partial(read, batch))
+        return model.with_context(context).ask_once(question, partial(read, batch))
     except InvalidReply as reply:
         return reply
 
 
 def read(batch: list[Part], text: str, question: Question) -> ParsedResponse:
-    """Return the corrected parts. Raises InvalidReply if their number is wrong."""
+    """Return the corrected parts. Raises InvalidReply unless it has as many items as requested."""
     wanted = Counter(part.item[0] for part in batch if part.item)
     for reading in readings_of(text, question, None):
         counts = {pointer: repair.count_at(reading.data, pointer) for pointer in wanted}
@@ -215,7 +215,7 @@ def read(batch: list[Part], text: str, question: Question) -> ParsedResponse:
 
 
 def apply(batch: list[Part], given: ParsedResponse | InvalidReply) -> None:
-    """Put the corrected parts into their drafts."""
+    """Apply the corrected parts to their drafts."""
     used = Counter[str]()
     for draft in drafts_of(batch):
         if isinstance(given, InvalidReply):
@@ -223,21 +223,22 @@ def apply(batch: list[Part], given: ParsedResponse | InvalidReply) -> None:
             draft.numbers |= given.numbers
             continue
         draft.reasons = []
-        found = draft.standing.mismatches
+        found = draft.current.mismatches
         items = {item: found.items[item] for part in batch if part.draft is draft and (item := part.item)}
         own, answer = Mismatches(others=found.others), given
         if items:
-            own, answer = Mismatches(items=items), share(given, items, used)
+            own, answer = Mismatches(items=items), reply_for_items(given, items, used)
         try:
-            response = repair.patched(draft.question.checked, draft.standing.response, own, answer)
+            response = repair.apply_correction(draft.question.checked, draft.current.response, own, answer)
         except ItemsLost as reason:
             draft.reasons = [str(reason)]
             continue
-        draft.standing = Standing(response=response, mismatches=found)
+        draft.current = CheckedResponse(response=response, mismatches=found)
 
 
-def share(given: ParsedResponse, items: Iterable[Item], used: Counter[str]) -> ParsedResponse:
-    """Return the part of a reply that belongs to these items. `used`: items of earlier drafts, by list."""
+def reply_for_items(given: ParsedResponse, items: Iterable[Item], used: Counter[str]) -> ParsedResponse:
+    """Return the part of a reply that corrects these items. `used`: the number of items that earlier drafts have taken
+    from each list; it is updated."""
     data = None
     evidence: dict[str, Evidence] = {}
     for pointer, group in groupby(items, key=lambda item: item[0]):
@@ -246,5 +247,5 @@ def share(given: ParsedResponse, items: Iterable[Item], used: Counter[str]) -> P
         used[pointer] += count
         data = repair.replaced(data, pointer, repair.value_at(given.data, pointer)[start : start + count], creates=True)
         for at in range(count):
-            evidence |= repair.moved(given.evidence, join(pointer, start + at), join(pointer, at))
+            evidence |= repair.move_evidence(given.evidence, join(pointer, start + at), join(pointer, at))
     return ParsedResponse(data=data, evidence=evidence)

@@ -1,9 +1,9 @@
 """The text of a document as it is sent to a model, and detection of prompt injection.
 
-Invisible characters can carry a prompt injection: zero-width and direction characters, Unicode tags. They are removed,
-with the warning `text_left_out`. Printed text is never removed: the beginning of an HTML comment is escaped, and chat
-template markers, which some model servers would interpret, are broken up. Responses and citations are checked against
-this text, too.
+Invisible characters, such as zero-width characters, direction marks, and Unicode tags, can hide a prompt injection.
+They are removed with the warning `text_left_out`. Visible text is never removed. HTML comments are escaped, and chat
+template markers are broken up, because some model servers would interpret them. Responses and citations are checked
+against the resulting text.
 """
 
 import re
@@ -20,22 +20,22 @@ INVISIBLE = re.compile(
     "[\u0000-\u0008\u000b\u000e-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u202a-\u202e"
     "\u2060-\u206f\u2800\u3164\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff\ud800-\udfff]"
 )
-# Joiners are parts of letters in Persian, Hindi, and other languages, and of emoji. After anything else they only hide.
+# Joiners combine letters in Persian, Hindi, and other languages, and emoji. After other characters they have no visible
+# effect, so they can only hide data.
 JOINERS = "\u200c\u200d"
 ANY_JOINER = re.compile(f"[{JOINERS}]")
 STRAY_JOINER = re.compile(rf"(?<![^\u0000-\u007f{JOINERS}])[{JOINERS}]")
 # A soft hyphen is displayed only where it divides a word.
 LAST_SOFT_HYPHEN = re.compile(r"\u00ad(?=[ \t]*\n)")
-# Soft hyphens, byte order marks, and control characters are never displayed, and frequent in ordinary documents.
+# Soft hyphens, byte order marks, and control characters occur in many ordinary documents, so no warning is needed.
 NEVER_DISPLAYED = re.compile("[\u0000-\u001f\u007f-\u009f\u00ad\ufeff]")
-# Turns of a conversation, as chat templates write them: `<|im_start|>`, `<start_of_turn>`, `[INST]`, `<<SYS>>`. Some
-# have full-width bars.
+# Markers of chat templates: `<|im_start|>`, `<start_of_turn>`, `[INST]`, `<<SYS>>`. Some have full-width bars.
 TURNS = re.compile(
     r"<[|\uff5c][^|\uff5c<>\n]{1,60}[|\uff5c]>|</?(?:start|end)_of_turn>|<</?SYS>>|</?(?:think|system|assistant)>"
     r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT)\]",
     re.IGNORECASE,
 )
-# The beginning and end of a text for some models, but also HTML for a line through the text.
+# Begin and end markers of some models. `<s>` is also the HTML tag for struck-through text.
 ENDS = re.compile(r"</?s>|<[be]os>", re.IGNORECASE)
 
 PROMPT_INJECTION = re.compile(
@@ -70,7 +70,7 @@ class DocumentText:
     pages: tuple[PageSpan, ...]
 
     def page_at(self, position: int) -> int:
-        """Return the page of a character. Characters before the first page's text belong to it."""
+        """Return the page number of a character. Characters before the first page's text belong to the first page."""
         return self.span_at(position).number
 
     def span_at(self, position: int) -> PageSpan:
@@ -97,25 +97,25 @@ def clean(ocr: OCRResult) -> DocumentText:
 
 
 def visible(text: str) -> str:
-    """Remove invisible characters, escape comments, and break up chat template markers."""
-    return ENDS.sub(apart, TURNS.sub(apart, without_invisible(text).replace("<!--", "&lt;!--")))
+    """Remove invisible characters, escape HTML comments, and break up chat template markers."""
+    return ENDS.sub(break_marker, TURNS.sub(break_marker, without_invisible(text).replace("<!--", "&lt;!--")))
 
 
 def without_invisible(text: str) -> str:
     return STRAY_JOINER.sub("", INVISIBLE.sub("", LAST_SOFT_HYPHEN.sub("-", text)))
 
 
-def apart(mark: re.Match[str]) -> str:
-    """Return a marker that is readable, but not a token of its own: `< |im_start| >`."""
+def break_marker(mark: re.Match[str]) -> str:
+    """Return a marker that is still readable, but not a special token of a model: `< |im_start| >`."""
     word = mark.group()
     return f"{word[0]} {word[1:-1]} {word[-1]}"
 
 
 def warn_of_removed_text(ocr: OCRResult, *, context: StageContext) -> None:
-    """Warn of the first page from which characters are removed that could be text, and name the others."""
+    """Warn about pages from which invisible characters are removed, unless they are common in ordinary documents."""
     pages = [page.number for page in ocr.pages if has_removable(ocr.markdown[page.start : page.end])]
     if pages:
-        detail = f"Invisible characters were removed from these pages: {listed(pages)}."
+        detail = f"Invisible characters were removed from these pages: {page_list(pages)}."
         context.warn("text_left_out", detail, page=pages[0])
 
 
@@ -124,19 +124,20 @@ def has_removable(text: str) -> bool:
     return without_invisible(text) != text
 
 
-def listed(pages: list[int]) -> str:
+def page_list(pages: list[int]) -> str:
     return ", ".join(map(str, pages[:MAX_PAGES_NAMED])) + (" and more" if len(pages) > MAX_PAGES_NAMED else "")
 
 
 # ---- Prompt injection ------------------------------------------------------------------------------------------------
 def warn_of_prompt_injection(ocr: OCRResult, *, context: StageContext) -> None:
-    """Warn of pages, including their hidden text, that look like prompt injection.
+    """Warn about pages with visible or hidden text that looks like prompt injection.
 
-    This informs people; it is not the defense. The defense is that a response is only data, validated by a schema.
+    The warning is information for users, not the defense. The defense is that a response is only used as data, and is
+    validated against a schema.
     """
     pages = [page.number for page in ocr.pages if looks_like_prompt_injection(ocr.markdown[page.start : page.end])]
     if pages:
-        detail = f"Text that reads like instructions to a language model is on these pages: {listed(pages)}."
+        detail = f"Text that reads like instructions to a language model is on these pages: {page_list(pages)}."
         context.warn("possible_prompt_injection", detail, page=pages[0])
 
 

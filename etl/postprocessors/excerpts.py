@@ -1,7 +1,7 @@
-"""Excerpts of a text: the rows, items, or lines that contain values, each after its page marker.
+"""Excerpts of a text: the rows, items, or lines that contain given values, each after its page marker.
 
-Values and quotes are compared by their words and digits. Among equally good places, the page decides, and then the
-order.
+Values and quotes are matched by their words and digits. If several rows match equally well, the page of the evidence
+decides, and then the order.
 """
 
 import re
@@ -14,10 +14,10 @@ from typing import Any
 
 from config.platform.http.pointers import join
 from etl.postprocessors.borders import find_items, running_heads
-from etl.postprocessors.groups import TextAbove, html_rows_of, markdown_rows_of
+from etl.postprocessors.groups import HeadingsAndTables, html_rows_of, markdown_rows_of
 from etl.postprocessors.repair import Mismatches, plain_evidence, value_at
 from etl.postprocessors.responses import Evidence, ParsedResponse, scalars
-from etl.postprocessors.splitting import PIECE_BEGINS, TABLE_GOES_ON, UNDER_HEADINGS, markdown_rows
+from etl.postprocessors.splitting import PIECE_BEGINS, TABLE_CONTINUES, UNDER_HEADINGS, markdown_rows
 from etl.postprocessors.tables import html_rows
 from etl.providers.base import PAGE_MARKER, page_marker
 
@@ -26,11 +26,11 @@ SEPARATOR = re.compile(r"[.,'’]")
 THOUSANDS = 3  # digits
 MARKER = re.compile(PAGE_MARKER)
 HTML_ROW = re.compile(r"\s*<tr\b", re.IGNORECASE)
-HEAD_LINES = 2  # of a table in Markdown; one in HTML has its groups in these or in further lines
+HEAD_LINES = 2  # the lines of a Markdown table's head; groups of HTML tables are in these or later lines
 MAX_UNIT = 2_000  # characters of a row or item
-MAX_AROUND = 150  # characters on each side of a line that is in no row or item
-MIN_SCORE = 0.5  # a word that occurs at most twice
-MIN_ALIKE, MIN_SHARE = 2, 0.75  # the number and the share of a value's words that a unit needs
+MAX_AROUND = 150  # characters on each side of a line outside of rows and items
+MIN_SCORE = 0.5  # reached by a single word that occurs at most twice
+MIN_MATCHING, MIN_SHARE = 2, 0.75  # the number and the share of a value's words that a unit needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,18 +40,18 @@ class Unit:
     start: int
     end: int
     page: int
-    is_whole: bool  # a row or an item, not a line that may be a part of one
-    is_group: bool = False  # a row with one cell
+    is_whole: bool  # a complete row or item, not a line that may be part of one
+    is_group: bool = False  # a row with one filled cell
 
 
 class Excerpts:
-    """The units of a text. `first_page`: of the text before the first marker."""
+    """The units of a text. `first_page`: the page of the text before the first page marker."""
 
     def __init__(self, content: str, *, first_page: int) -> None:
         self.content = content
         self.markers = [(match.start(), int(match["number"])) for match in MARKER.finditer(content)]
         self.first_page = first_page
-        self.above = TextAbove(content)
+        self.above = HeadingsAndTables(content)
         self.units = [
             Unit(
                 start=start,
@@ -72,8 +72,8 @@ class Excerpts:
         return self.markers[index][1] if index >= 0 else self.first_page
 
     def find(self, value: Any, evidence: Iterable[Evidence], *, after: int = -1) -> int | None:
-        """Return the index of the unit that matches a value best. Of equal units, the first after index `after`. Group
-        rows never match an object, although it may contain their values."""
+        """Return the index of the unit that matches a value best, or None. If several match equally well, the first one
+        after index `after` is preferred. Group rows never match an object, although it may contain their values."""
         evidence = list(evidence)
         pages = {each.page for each in evidence}
         wanted = {word for each in evidence for word in words(each.quote)}
@@ -89,12 +89,12 @@ class Excerpts:
         if not scores:
             return None
         best = max(scores, key=lambda at: (round(scores[at], 6), self.units[at].page in pages, at > after, -at))
-        # A repeated row has only frequent words, which score low: then nearly all of them must match.
-        is_alike = counts[best] >= max(MIN_ALIKE, MIN_SHARE * len(wanted))
-        return best if scores[best] >= MIN_SCORE or is_alike else None
+        # All words of a repeated row are frequent, so its score is low. It is accepted if most of the words match.
+        is_similar = counts[best] >= max(MIN_MATCHING, MIN_SHARE * len(wanted))
+        return best if scores[best] >= MIN_SCORE or is_similar else None
 
     def span(self, index: int) -> tuple[int, int]:
-        """Return the span to show for a unit. Around a line, which may be a part of a row, it has more lines."""
+        """Return the span to show for a unit. For a line, which may be part of a row, it includes the lines around."""
         unit = self.units[index]
         if unit.is_whole:
             return unit.start, unit.end
@@ -103,15 +103,15 @@ class Excerpts:
         return start or unit.start, end if end >= 0 else unit.end
 
     def are_rows(self, places: list[list[int]]) -> bool:
-        """Return whether these are rows or items of the text, each once, and in order."""
+        """Return whether each place is one complete row or item, and they are distinct and in order."""
         units = [unit for place in places for unit in place]
         is_ordered = all(one < other for one, other in pairwise(units))
         return is_ordered and len(units) == len(places) and all(self.units[unit].is_whole for unit in units)
 
 
 @dataclass(slots=True)
-class Shown:
-    """Excerpts of consecutive texts. Page markers, headings, and table heads that several share are shown once."""
+class ExcerptText:
+    """The text of excerpts from consecutive texts. Page markers, headings, and table heads are not repeated."""
 
     parts: list[str] = field(default_factory=list)
     page: int = 0
@@ -123,7 +123,7 @@ class Shown:
         return "\n".join(self.parts)
 
     def add(self, excerpts: Excerpts, indexes: Iterable[int]) -> None:
-        """Add units of a text, in its order."""
+        """Add units of a text, in text order."""
         end = -1
         for start, stop in sorted({excerpts.span(index) for index in indexes}):
             start = max(start, end)  # noqa: PLW2901 - the lines around two units may overlap
@@ -140,18 +140,18 @@ class Shown:
         if (here := excerpts.page_at(start)) != self.page and not MARKER.match(excerpts.content, start):
             self.parts.append(page_marker(here))
         if lead and lead != self.lead:
-            self.parts += new_groups(lead, self.lead) or [f"{TABLE_GOES_ON}\n{lead}"]
+            self.parts += new_groups(lead, self.lead) or [f"{TABLE_CONTINUES}\n{lead}"]
         self.headings, self.lead = headings, lead or self.lead
 
 
 def is_group(row: str) -> bool:
-    """Return whether a row of a table has text in its first cell alone."""
+    """Return whether only the first cell of a table row has text."""
     read = html_rows_of if HTML_ROW.match(row) else markdown_rows_of
     return any(each.is_group for each in read(row, 0))
 
 
 def new_groups(lead: str, before: str) -> list[str]:
-    """Return the new groups if a table continues with other groups, or an empty list."""
+    """Return the groups that are new if `lead` continues the table of `before`, or an empty list."""
     lines, known = lead.split("\n"), before.split("\n")
     same = next((at for at, pair in enumerate(zip(lines, known, strict=False)) if pair[0] != pair[1]), len(known))
     is_table = same >= HEAD_LINES and lines[:HEAD_LINES] == known[:HEAD_LINES]
@@ -165,7 +165,7 @@ def units_of(content: str) -> Iterator[tuple[int, int, bool]]:
     rows = [*markdown_rows(content, size=MAX_UNIT), *html_rows(content)]
     items = find_items(content, 0, len(content), running).spans
     end = 0
-    # The longest of spans with the same start: a row is also listed without the rows that continue its cells.
+    # Of spans with the same start, use the longest: a row is also listed without the rows that continue its cells.
     for start, stop in sorted([*rows, *items, (len(content), len(content))], key=lambda span: (span[0], -span[1])):
         if start < end:
             continue
@@ -177,7 +177,7 @@ def units_of(content: str) -> Iterator[tuple[int, int, bool]]:
 
 
 def words(text: str) -> Iterator[str]:
-    """Yield the normalized words of a text, independent of its notation."""
+    """Yield the normalized words of a text. Numbers do not depend on their notation."""
     for match in WORD.finditer(text):
         word = match.group().casefold()
         yield plain_number(word) if SEPARATOR.sub("", word).isdecimal() else word
@@ -196,20 +196,22 @@ def is_text(value: Any) -> bool:
     return value is not None and not isinstance(value, bool)
 
 
-# ---- Wrong parts ----------------------------------------------------------------------------------------------------
+# ---- Invalid parts --------------------------------------------------------------------------------------------------
 Item = tuple[str, int]  # a list's pointer and an index
 
 
 def locate(excerpts: Excerpts, response: ParsedResponse, found: Mismatches) -> dict[Item | None, list[int]] | None:
-    """Return the units of each wrong item, and under None those of wrong values outside of items. Return None if one
-    cannot be found, or if the text is not much longer than the excerpts."""
+    """Return the units of each invalid item and, under the key None, those of invalid values outside of items.
+
+    Return None if one of them cannot be found, or if the excerpts would be longer than half of the text.
+    """
     response = plain_evidence(response)
     places: dict[Item | None, list[int]] = {}
     last: dict[str, int] = {}
     for pointer, at in found.items:
         items = value_at(response.data, pointer)
         unit = excerpts.find(items[at], evidence_in(response, join(pointer, at)), after=last.get(pointer, -1))
-        if unit is None or 2 * len(found.bad(pointer)) > max(len(items), 2):
+        if unit is None or 2 * len(found.invalid_indexes(pointer)) > max(len(items), 2):
             return None
         places[pointer, at], last[pointer] = [unit], unit
     for pointer, _ in found.others:

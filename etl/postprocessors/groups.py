@@ -1,7 +1,7 @@
-"""The text above a place that its rows are read with: headings, the head of their table, and their group in it.
+"""The context of table rows: the headings above them, the head of their table, and their groups in it.
 
-A group is a row with one cell, a cell over several rows, or cells at the start of a row that are empty in the rows
-after it. Rows with one cell that follow each other are nested groups.
+A group is a row with one filled cell, a cell that spans several rows, or cells at the start of a row that are empty in
+the rows after it. Consecutive rows with one filled cell are nested groups.
 """
 
 import re
@@ -12,17 +12,17 @@ from itertools import takewhile
 from etl.postprocessors.tables import HTML_TABLE, MAX_HEAD, Table, TableHeads, cells, html_rows
 
 HEADING = re.compile(r"^(?:(#{1,6})[ \t]+\S[^\n]*|\*\*[^*\n]+\*\*:?[ \t]*$)", re.MULTILINE)
-BOLD = 7  # the level of a line in bold
+BOLD = 7  # the heading level of a line in bold
 CELL = re.compile(r"<t[dh]\b([^>]*)>((?:(?!<t[dh]\b|</tr\b).)*)", re.IGNORECASE | re.DOTALL)
 TAG = re.compile(r"<[^>]*>")
 ROWSPAN = re.compile(r"\browspan\s*=\s*[\"']?(\d{1,6})", re.IGNORECASE)
 MAX_HEADING = 200
-MAX_ROWS = 5_000  # above a place that are read
+MAX_ROWS = 5_000  # rows above a position that are searched for groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """The texts of a row's cells, and over how many rows each extends."""
+    """A table row: the texts of its cells, and the number of rows that each cell spans."""
 
     start: int
     texts: list[str]
@@ -36,8 +36,8 @@ class Row:
 NO_GROUP = Row(start=0, texts=[], spans=[])
 
 
-class TextAbove:
-    """The headings and tables of a text, by place."""
+class HeadingsAndTables:
+    """The headings and tables of a text, for lookups by position."""
 
     def __init__(self, content: str) -> None:
         self.content = content
@@ -49,7 +49,7 @@ class TextAbove:
         ]
 
     def headings_of(self, place: int) -> str:
-        """Return the headings that the text at a place is under."""
+        """Return the headings that apply to a position."""
         chain: list[str] = []
         above = BOLD + 1
         for start, level, line in reversed(self.headings):
@@ -61,14 +61,14 @@ class TextAbove:
         return "\n".join(reversed(chain))
 
     def lead(self, start: int, end: int) -> tuple[int, str]:
-        """Return the head and the groups that the rows in a span lack, and where these rows begin. ("" if they lack
-        none.)"""
-        place, head = self.heads.missing(start, end)
+        """Return the start of the rows in a span, and the table head and groups that are missing in the span. These are
+        "" if nothing is missing."""
+        place, head = self.heads.missing_head(start, end)
         lines = [head, *self.groups(place)] if head else []
         return place, "\n".join(lines)
 
     def groups(self, place: int) -> Iterator[str]:
-        """Yield the groups that the row at a place belongs to, as rows."""
+        """Yield the groups of the row at a position, formatted as rows."""
         tables = self.heads.around(place)
         rows = [row for row in self.rows_of(tables[-1]) if row.start >= place]
         if not rows:
@@ -80,18 +80,18 @@ class TextAbove:
             found = groups
         else:
             empty = len(list(takewhile(lambda text: not text, rows[0].texts)))
-            columns = [nearest(above, column) for column in range(empty % len(rows[0].texts))]
+            columns = [last_filled(above, column) for column in range(empty % len(rows[0].texts))]
             found = [*groups, open_cells(above), columns]
         is_html = is_html_table(self.content, tables[-1])
-        for line in dict.fromkeys(written(texts, is_html=is_html) for texts in found if any(texts)):
+        for line in dict.fromkeys(format_row(texts, is_html=is_html) for texts in found if any(texts)):
             if len(line) <= MAX_HEAD:
                 yield line
 
     def rows_of(self, table: Table) -> list[Row]:
-        """Return the rows of a table after its own head."""
+        """Return the body rows of a table."""
         if table.start not in self.rows:
             read = html_rows_of if is_html_table(self.content, table) else markdown_rows_of
-            self.rows[table.start] = list(read(self.content[table.own : table.end], table.own))
+            self.rows[table.start] = list(read(self.content[table.body_start : table.end], table.body_start))
         return self.rows[table.start]
 
 
@@ -100,8 +100,9 @@ def is_html_table(content: str, table: Table) -> bool:
 
 
 def open_groups(above: list[Row], following: int) -> list[list[str]]:
-    """Return the groups that continue after these rows, which are in reverse order, from the outermost. `following`:
-    the number of groups that begin there. Groups that follow each other are nested, and replace as many inner ones."""
+    """Return the groups that continue below these rows, the outermost first. `above`: the rows in reverse order.
+    `following`: the number of groups that start below them. N consecutive group rows are nested and replace the N
+    innermost groups."""
     found: list[list[str]] = []
     run: list[list[str]] = []
     for row in [*above, NO_GROUP]:
@@ -114,7 +115,7 @@ def open_groups(above: list[Row], following: int) -> list[list[str]]:
 
 
 def open_cells(above: list[Row]) -> list[str]:
-    """Return the cells that extend beyond these rows, which are in reverse order."""
+    """Return the cells that span beyond these rows, which are in reverse order."""
     return [
         text
         for distance, row in reversed(list(enumerate(above, 1)))
@@ -123,7 +124,7 @@ def open_cells(above: list[Row]) -> list[str]:
     ]
 
 
-def nearest(above: list[Row], column: int) -> str:
+def last_filled(above: list[Row], column: int) -> str:
     return next((row.texts[column] for row in above if column < len(row.texts) and row.texts[column]), "")
 
 
@@ -136,7 +137,7 @@ def markdown_rows_of(text: str, offset: int) -> Iterator[Row]:
 
 
 def html_rows_of(text: str, offset: int) -> Iterator[Row]:
-    covered = 0  # the number of rows that cells of rows above still cover
+    covered = 0  # the number of following rows that cells above still span
     for start, end in html_rows(text):
         row = CELL.findall(text[start:end])
         texts = [" ".join(TAG.sub(" ", inside).split()) for _, inside in row]
@@ -153,7 +154,7 @@ def span_of(attributes: str) -> int:
     return int(found[1]) if found else 1
 
 
-def written(texts: list[str], *, is_html: bool) -> str:
+def format_row(texts: list[str], *, is_html: bool) -> str:
     if is_html:
         return f"<tr>{''.join(f'<td>{text}</td>' for text in texts if text)}</tr>"
     return f"| {' | '.join(text for text in texts if text)} | |"

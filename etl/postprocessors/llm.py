@@ -1,4 +1,4 @@
-"""Markdown to JSON by a language model."""
+"""Post-processor that extracts JSON from Markdown with a language model."""
 
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.repair import MAX_ERRORS
 from etl.postprocessors.responses import scalars
 from etl.postprocessors.strategies.base import Strategy, StrategyResult
-from etl.postprocessors.validation import InvalidReply, invalid, with_answer
+from etl.postprocessors.validation import InvalidReply, schema_error, with_answer
 from etl.providers.base import OCRResult
 from rules.library.content import RuleContent
 from rules.schema import json_schema
@@ -24,14 +24,14 @@ from rules.schema.json_schema import SchemaRefused
 
 log = structlog.get_logger(__name__)
 
-AT_ONCE = "direct-json"
+DIRECT = "direct-json"
 
 
 class Llm(PostProcessor):
-    """Extraction by the configured model, with the strategy of the rule or of the document's size.
+    """Extraction with the configured model. The rule or the document's size determines the strategy.
 
-    The result matches the rule's schema, whatever the strategy did. The object has no state, so it may process several
-    documents concurrently.
+    With every strategy, the result is checked against the rule's schema. The object has no state, so it can process
+    several documents concurrently.
     """
 
     mode: ClassVar[str] = "llm"
@@ -39,16 +39,16 @@ class Llm(PostProcessor):
 
     def process(self, ocr: OCRResult, rule: RuleContent, *, context: StageContext) -> Processed:
         try:
-            return self.processed(ocr, rule, context=context)
+            return self.extract(ocr, rule, context=context)
         except SchemaRefused:
             raise SchemaInvalid("The rule's schema cannot be used. Save the rule again.") from None
 
-    def processed(self, ocr: OCRResult, rule: RuleContent, *, context: StageContext) -> Processed:
+    def extract(self, ocr: OCRResult, rule: RuleContent, *, context: StageContext) -> Processed:
         text = document_text.clean(ocr)
-        name = reader = chosen(rule, size=len(ocr.markdown))
+        name = reader = strategy_name(rule, size=len(ocr.markdown))
         if reads_images(name) and context.page_images is None:
-            context.warn("no_page_images", "The text was read, because there are no images of pages.")
-            reader = by_size(len(ocr.markdown))
+            context.warn("no_page_images", "The document has no page images, so its text was read instead.")
+            reader = strategy_name_by_size(len(ocr.markdown))
         if not (text.pages or reads_images(reader)):
             raise EmptyDocument
         document_text.warn_of_removed_text(ocr, context=context)
@@ -64,14 +64,14 @@ class Llm(PostProcessor):
         return Processed(data=found.answer.data, citations=cited, strategy=name, model=model.endpoint.model)
 
 
-def chosen(rule: RuleContent, *, size: int) -> str:
-    """Return the strategy of the rule, or of the document's size."""
-    return rule.strategy or by_size(size)
+def strategy_name(rule: RuleContent, *, size: int) -> str:
+    """Return the name of the strategy: the rule's, or the one for the document's size."""
+    return rule.strategy or strategy_name_by_size(size)
 
 
-def by_size(size: int) -> str:
+def strategy_name_by_size(size: int) -> str:
     env = settings.SLUICE
-    return env.etl_postprocess_long_strategy if size > env.etl_postprocess_chunk_threshold_chars else AT_ONCE
+    return env.etl_postprocess_long_strategy if size > env.etl_postprocess_chunk_threshold_chars else DIRECT
 
 
 def reads_images(name: str) -> bool:
@@ -81,8 +81,8 @@ def reads_images(name: str) -> bool:
 def run(
     name: str, text: DocumentText, rule: RuleContent, *, model: Model, context: StageContext
 ) -> tuple[str, StrategyResult]:
-    """Return the strategy and its result. If the document is too long for the model and the rule names none, try
-    the one for long documents once."""
+    """Run a strategy, and return its name and its result. If the document is too long for the model and the rule names
+    no strategy, run the strategy for long documents instead."""
     context.strategy, context.model = name, model.endpoint.model
     try:
         return name, strategy(name).run(text, rule, model=model, context=context)
@@ -97,16 +97,16 @@ def run(
 
 def strategy(name: str) -> Strategy:
     try:
-        made: Strategy = import_string(settings.ETL_STRATEGIES[name])()
+        instance: Strategy = import_string(settings.ETL_STRATEGIES[name])()
     except KeyError:
         raise LlmForbidden(f"The strategy {name[:40]} does not exist: see ETL_STRATEGIES.") from None
-    return made
+    return instance
 
 
 def check(data: Any, rule: RuleContent, *, context: StageContext) -> None:
-    """Raise SchemaInvalid if the data violates the rule's schema; warn if it has no values."""
+    """Raise SchemaInvalid if the data violates the rule's schema. Warn if it has no values."""
     errors = json_schema.errors(rule.json_schema or {}, data, MAX_ERRORS)
     if errors:
-        raise with_answer(invalid(InvalidReply([], errors)), data)
+        raise with_answer(schema_error(InvalidReply([], errors)), data)
     if all(value is None or value == "" for _, value in scalars(data)):
         context.warn("no_values", "No value was found in the document.")

@@ -1,16 +1,17 @@
 """Merge of the responses for the pieces of a document, directed by the schema, without a model.
 
-Nothing is dropped, and nothing is mixed, unless a schema asks for it:
+No value is dropped, and values of different objects are not combined, unless the schema says so:
 
-- Lists are joined. `"x-merge": "unique"` (or `uniqueItems`) keeps one of exactly equal items; `"x-merge-key": "sku"`
-  (or a list of names) merges the items with exactly the same key.
-- Of different scalars, `"x-merge": "first"`, `"last"` or `"max"` chooses, `"error"` fails; `"concat"` joins strings.
-- An object without lists is taken from one place: the object that has all values of the others. If there is none, the
-  objects differ, and `x-merge` chooses one. Members with an `x-merge` of their own are merged one by one. Items with
-  the same key are one object.
+- Lists are concatenated. `"x-merge": "unique"` (or `uniqueItems`) keeps one of exactly equal items. `"x-merge-key":
+  "sku"` (or a list of names) merges the items with exactly the same key.
+- If scalars differ, `"x-merge": "first"`, `"last"`, or `"max"` selects one, and `"error"` fails. `"concat"` joins
+  strings.
+- An object without lists is taken from one piece: the object that contains all values of the others. If no object
+  does, the objects differ, and `x-merge` selects one. Members with their own `x-merge` are merged separately. Items
+  with the same key are treated as one object.
 
-Differences for which the schema has no answer are conflicts, and `choices` settles them. No value is invented: every
-scalar of the result comes from a piece, or joins several. The result is deterministic.
+Differences that the schema does not resolve are conflicts, and `choices` resolves them. No value is invented: every
+scalar of the result comes from a piece, or joins the strings of several pieces. The result is deterministic.
 """
 
 import json
@@ -31,20 +32,20 @@ MAX_LEVELS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """A scalar, or a list whose items have a meaning by position. `origin`: the index of its piece, from 0."""
+    """A scalar or a tuple, which is a list whose items have a meaning by position. `origin`: the index of its piece."""
 
     value: Any
     origin: int
     evidence: Evidence | None = None
 
 
-Tree = dict[str, Any] | list[Any] | Leaf  # of trees
-NOTHING = Leaf(value=None, origin=-1)
+Tree = dict[str, Any] | list[Any] | Leaf  # members and items are trees too
+NULL_LEAF = Leaf(value=None, origin=-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """Different values of one pointer. `policy`: the schema's `x-merge`, or ""."""
+    """Different values for one pointer. `policy`: "error" if the schema's `x-merge` is that, else ""."""
 
     pointer: str
     candidates: tuple[Tree, ...]
@@ -57,8 +58,8 @@ class Conflict:
 
 @dataclass(slots=True, kw_only=True)
 class Merged:
-    """The result of a merge. `leaves` by JSON Pointer. `repeats`: omitted items of a list that are exactly equal to
-    another one."""
+    """The result of a merge. `leaves`: the leaves by JSON Pointer. `repeats`: the number of items omitted from each
+    list because they are exactly equal to another item."""
 
     data: Any = None
     leaves: dict[str, Leaf] = field(default_factory=dict)
@@ -67,7 +68,7 @@ class Merged:
 
 
 def merge(schema: Schema, answers: list[ParsedResponse], *, choices: Mapping[str, int] | None = None) -> Merged:
-    """Merge the data of the pieces. `choices`: by pointer of a conflict, the index of the candidate to use."""
+    """Merge the data of the pieces. `choices`: the index of the candidate to use, by the conflict's pointer."""
     guide = Guide.of(schema)
     empty: Any = {} if guide.is_of("object") else [] if guide.is_of("array") else None
     trees = [
@@ -75,7 +76,7 @@ def merge(schema: Schema, answers: list[ParsedResponse], *, choices: Mapping[str
         for origin, answer in enumerate(answers)
     ]
     found = Merged()
-    whole = fill_missing(guide, Merging(found, choices or {}).merge_trees(guide, trees, ""))
+    whole = fill_missing(guide, Merger(found, choices or {}).merge_trees(guide, trees, ""))
     found.data = plain(whole)
     found.leaves = dict(leaves(whole))
     return found
@@ -83,32 +84,34 @@ def merge(schema: Schema, answers: list[ParsedResponse], *, choices: Mapping[str
 
 # ---- Trees ----------------------------------------------------------------------------------------------------------
 def build_tree(guide: Guide | None, value: Any, answer: ParsedResponse, origin: int, pointer: str = "") -> Tree:
-    """Return a value as a tree whose leaves have their origin. A member that is null although the schema does not
-    allow it is omitted, because the piece does not have the value. Without a guide, nothing is omitted: items without
-    a merge key are valid as they are."""
+    """Return a value as a tree whose leaves have an origin.
+
+    A member that is null although the schema does not allow null is omitted: the piece does not have the value.
+    Without a guide, nothing is omitted. This is for items without a merge key, which are complete in their piece.
+    """
     if guide is None:
-        return whole_tree(value, answer, origin, pointer)
+        return tree_without_guide(value, answer, origin, pointer)
     if isinstance(value, dict):
         return {
             name: build_tree(guide.member(name), inside, answer, origin, join(pointer, name))
             for name, inside in value.items()
-            if inside is not None or guide.member(name).takes_null
+            if inside is not None or guide.member(name).allows_null
         }
     if isinstance(value, list) and not guide.is_tuple:
         item = guide.item()
         return [
             build_tree(item if guide.is_keyed else None, inside, answer, origin, join(pointer, index))
             for index, inside in enumerate(value)
-            if inside is not None or item.takes_null
+            if inside is not None or item.allows_null
         ]
     return Leaf(value=value, origin=origin, evidence=answer.evidence_for(pointer))
 
 
-def whole_tree(value: Any, answer: ParsedResponse, origin: int, pointer: str) -> Tree:
+def tree_without_guide(value: Any, answer: ParsedResponse, origin: int, pointer: str) -> Tree:
     if isinstance(value, dict):
-        return {name: whole_tree(inside, answer, origin, join(pointer, name)) for name, inside in value.items()}
+        return {name: tree_without_guide(inside, answer, origin, join(pointer, name)) for name, inside in value.items()}
     if isinstance(value, list):
-        return [whole_tree(inside, answer, origin, join(pointer, at)) for at, inside in enumerate(value)]
+        return [tree_without_guide(inside, answer, origin, join(pointer, at)) for at, inside in enumerate(value)]
     return Leaf(value=value, origin=origin, evidence=answer.evidence_for(pointer))
 
 
@@ -138,14 +141,14 @@ def is_null(tree: Tree) -> bool:
     return isinstance(tree, Leaf) and tree.value is None
 
 
-def is_hollow(tree: Tree) -> bool:
-    """Return whether a tree is an object with nothing but nulls."""
-    return isinstance(tree, dict) and all(is_null(inside) or is_hollow(inside) for inside in tree.values())
+def has_only_nulls(tree: Tree) -> bool:
+    """Return whether a tree is an object that contains only nulls."""
+    return isinstance(tree, dict) and all(is_null(inside) or has_only_nulls(inside) for inside in tree.values())
 
 
 def loose_key(value: Any) -> str:
-    """Return a text that is equal for equal values. The amount of white space is ignored, and the case of text without
-    digits: with digits, it may distinguish identifiers."""
+    """Return a text for comparing values. It ignores the amount of white space, and the case of texts without digits.
+    Texts with digits keep their case, because it may distinguish identifiers."""
     return json.dumps(comparable(value, is_exact=False), sort_keys=True, default=str)
 
 
@@ -165,17 +168,18 @@ def comparable(value: Any, *, is_exact: bool) -> Any:
 
 
 # ---- Merging --------------------------------------------------------------------------------------------------------
-class Merging:
-    """One merge, with its conflicts and repeats."""
+class Merger:
+    """A merge in progress, which records conflicts and repeats in `found`."""
 
     def __init__(self, found: Merged, choices: Mapping[str, int]) -> None:
         self.found, self.choices = found, choices
 
     def merge_trees(self, guide: Guide, trees: list[Tree], pointer: str, *, is_same: bool = False) -> Tree:
-        """Merge the trees of one pointer, at least one, in the document's order. `is_same`: they are one object."""
+        """Merge the trees of one pointer. There is at least one, and they are in document order. `is_same`: they
+        describe the same object."""
         filled = [tree for tree in trees if not is_blank(tree)]
         if any(type(tree) is not type(filled[0]) for tree in filled):
-            chosen = self.settle(guide, filled, pointer)
+            chosen = self.choose(guide, filled, pointer)
             filled = trees = [tree for tree in filled if type(tree) is type(chosen)]
         candidates = filled or [tree for tree in trees if not is_null(tree)] or trees
         # Only blank scalars are dropped here. Lists are joined and objects merged, which handles their blank members.
@@ -190,7 +194,7 @@ class Merging:
     def objects(self, guide: Guide, trees: list[dict[str, Tree]], pointer: str, *, is_same: bool) -> Tree:
         names = dict.fromkeys(name for tree in trees for name in tree)
         if pointer and not any(isinstance(inside, list) for tree in trees for inside in tree.values()):
-            whole = self.from_one_place(guide, trees, pointer, is_same=is_same)
+            whole = self.choose_object(guide, trees, pointer, is_same=is_same)
             names = {name: None for name in names if name in whole or guide.member(name).policy}
         else:
             whole = {}
@@ -203,19 +207,19 @@ class Merging:
             for name in names
         }
 
-    def from_one_place(
+    def choose_object(
         self, guide: Guide, trees: list[dict[str, Tree]], pointer: str, *, is_same: bool
     ) -> dict[str, Tree]:
-        """Return the object of one place: two objects with a common member are not necessarily the same."""
+        """Return the object of one piece. Objects that agree in a member may still be different objects."""
         own = {name for tree in trees for name in tree if guide.member(name).policy}
         parts = [{name: inside for name, inside in tree.items() if name not in own} for tree in trees]
         is_agreed = all(agrees(one, other) is not False for one, other in combinations(parts, 2))
-        places = wholes([part for part in parts if not is_blank(part)])
-        if len(places) < 2 or (is_same and is_agreed):  # noqa: PLR2004 - nothing to choose from
-            return united(*(places if not is_same else ()), *parts)
+        places = maximal_objects([part for part in parts if not is_blank(part)])
+        if len(places) < 2 or (is_same and is_agreed):  # noqa: PLR2004 - there is nothing to choose
+            return union(*(places if not is_same else ()), *parts)
         fullest = max(range(len(places)), key=lambda at: sum(not is_blank(leaf) for _, leaf in leaves(places[at])))
-        choices: list[Tree] = [*places, united(*places)] if is_agreed else [*places]
-        chosen = self.settle(guide, choices, pointer, default=fullest)
+        choices: list[Tree] = [*places, union(*places)] if is_agreed else [*places]
+        chosen = self.choose(guide, choices, pointer, default=fullest)
         return chosen if isinstance(chosen, dict) else places[fullest]
 
     def scalars(self, guide: Guide, trees: list[Leaf], pointer: str) -> Tree:
@@ -228,17 +232,18 @@ class Merging:
         if len(by_value) == 1:
             return trees[0]
         inside = list(by_value.values())
-        return self.settle(guide, inside[::-1] if guide.policy == "last" else inside, pointer)
+        return self.choose(guide, inside[::-1] if guide.policy == "last" else inside, pointer)
 
-    def settle(self, guide: Guide, different: Sequence[Tree], pointer: str, *, default: int = 0) -> Tree:
-        """Return one of several values: by the schema, by the choices, or the default, and record a conflict."""
+    def choose(self, guide: Guide, different: Sequence[Tree], pointer: str, *, default: int = 0) -> Tree:
+        """Return one of several values, selected by the schema. If the schema does not select one, record a conflict
+        and use the given choice or the default."""
         match guide.policy:
             case "first":
                 return different[0]
             case "last":
                 return different[-1]
             case "max" if all(isinstance(tree, Leaf) for tree in different):
-                return max(different, key=lambda tree: size_of(plain(tree)))
+                return max(different, key=lambda tree: sort_key(plain(tree)))
         policy = "error" if guide.policy == "error" else ""
         self.found.conflicts.append(Conflict(pointer=pointer, candidates=tuple(different), policy=policy))
         return different[self.choices.get(pointer, default)]
@@ -262,30 +267,30 @@ class Merging:
 
 
 def agrees(one: dict[str, Tree], other: dict[str, Tree]) -> bool | None:
-    """Return whether two objects have the same values; None if no member of both has a value."""
+    """Return whether two objects have the same values in their common members, or None if they have none in common."""
     shared = [name for name in one if name in other and not is_blank(one[name]) and not is_blank(other[name])]
     return all(loose_key(plain(one[name])) == loose_key(plain(other[name])) for name in shared) if shared else None
 
 
-def wholes(parts: list[dict[str, Tree]]) -> list[dict[str, Tree]]:
-    """Return the objects that are not contained in another one. Of equal objects, the first."""
+def maximal_objects(parts: list[dict[str, Tree]]) -> list[dict[str, Tree]]:
+    """Return the objects whose values are not contained in another object. Of equal objects, return the first."""
     sizes = [sum(not is_blank(inside) for inside in part.values()) for part in parts]
     order = sorted(range(len(parts)), key=lambda at: -sizes[at])
     found: list[int] = []
     for at in order:
-        if not any(has_all(parts[other], parts[at]) for other in found):
+        if not any(contains_values(parts[other], parts[at]) for other in found):
             found.append(at)
     return [parts[at] for at in sorted(found)]
 
 
-def has_all(whole: dict[str, Tree], part: dict[str, Tree]) -> bool:
+def contains_values(whole: dict[str, Tree], part: dict[str, Tree]) -> bool:
     filled = {name for name, inside in part.items() if not is_blank(inside)}
     return filled <= whole.keys() and all(
         loose_key(plain(part[name])) == loose_key(plain(whole[name])) for name in filled
     )
 
 
-def united(*parts: dict[str, Tree]) -> dict[str, Tree]:
+def union(*parts: dict[str, Tree]) -> dict[str, Tree]:
     """Return the union of the objects, with the first value of each member that is not blank."""
     whole: dict[str, Tree] = {}
     for part in parts:
@@ -297,8 +302,8 @@ def united(*parts: dict[str, Tree]) -> dict[str, Tree]:
     return whole
 
 
-def size_of(value: Any) -> tuple[Decimal, str]:
-    """Return a sort key for numbers, and for dates as text."""
+def sort_key(value: Any) -> tuple[Decimal, str]:
+    """Return a sort key for numbers, or for text such as ISO dates."""
     is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
     return (Decimal(str(value)), "") if is_number else (Decimal(0), str(value))
 
@@ -313,15 +318,17 @@ def key_of(item: Tree, names: tuple[str, ...]) -> str:
 # ---- Missing values -------------------------------------------------------------------------------------------------
 def fill_missing(guide: Guide, tree: Tree, levels: int = MAX_LEVELS) -> Tree:
     """Fill required members that no piece has with null or an empty list, if the schema allows it. Items without a
-    merge key are complete in their piece."""
+    merge key are not filled, because they are complete in their piece."""
     if levels == 0 or isinstance(tree, Leaf):
         return tree
     if isinstance(tree, list):
         item = guide.item()
         return [fill_missing(item, inside, levels - 1) for inside in tree] if guide.is_keyed else tree
     required = guide.required()
-    # Some models write an object that no piece has as one with only nulls.
-    empty = {name for name in tree.keys() - set(required) if is_hollow(tree[name]) and guide.member(name).required()}
+    # Some models write a missing object as an object that contains only nulls.
+    empty = {
+        name for name in tree.keys() - set(required) if has_only_nulls(tree[name]) and guide.member(name).required()
+    }
     whole = {name: fill_missing(guide.member(name), tree[name], levels - 1) for name in tree if name not in empty}
     for name in required:
         if name not in whole:
@@ -331,9 +338,9 @@ def fill_missing(guide: Guide, tree: Tree, levels: int = MAX_LEVELS) -> Tree:
 
 
 def missing_value(guide: Guide, levels: int) -> Tree | None:
-    """Return the value for "not found", or None if the schema allows none."""
-    if guide.takes_null:
-        return NOTHING
+    """Return the value that means "not found", or None if the schema does not allow one."""
+    if guide.allows_null:
+        return NULL_LEAF
     if guide.is_of("array") and not guide.keyword("minItems"):
         return []
     return fill_missing(guide, {}, levels) if guide.is_of("object") and levels > 0 else None

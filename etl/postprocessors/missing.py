@@ -1,5 +1,7 @@
-"""Required values that no piece of a document gave: up to two questions, with the beginning and the end of the
-document."""
+"""Search for required values that are missing in all pieces of a document.
+
+The model is asked up to two questions about the beginning and the end of the document.
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -12,7 +14,7 @@ from etl.postprocessors.repair import plain_evidence, replaced, value_at
 from etl.postprocessors.responses import ParsedResponse, scalars
 from etl.postprocessors.schemas import Guide, Schema, as_map, checked_for_pieces, for_pieces
 from etl.postprocessors.splitting import Piece
-from etl.postprocessors.validation import InvalidReply, Question, named, readings_of
+from etl.postprocessors.validation import InvalidReply, Question, joined_pointers, readings_of
 from etl.providers.base import page_marker
 from rules.schema import json_schema
 
@@ -20,20 +22,20 @@ FINDING = """\
 The values of these members of the JSON Schema above are required, and were not found so far: {members}. Look for them \
 in the beginning and the end of the document. Give only these members, and leave everything else out. Leave out also \
 what is not there."""
-EDGES = (1_500, 6_000)  # characters of the beginning, and of the end, in the first and the second question
+EDGES = (1_500, 6_000)  # characters of the beginning and of the end in the first and the second question
 
 
-def find(merged: Merged, cut: list[Piece], schema: Schema, *, model: Model) -> None:
-    """Add the missing values that the model finds. The second question shows more text. Raises the errors of
-    `Model.ask_once`, except InvalidReply."""
+def add_missing_values(merged: Merged, pieces: list[Piece], schema: Schema, *, model: Model) -> None:
+    """Ask the model for the missing values, and add those that it finds. The second question includes more text.
+    Raises the errors of `Model.ask_once`, except InvalidReply."""
     guide, before, is_usable = Guide.of(schema), "", True
     for number, size in enumerate(EDGES, 1):
-        wanted, shown = list(missing(guide, merged.data)), edges(cut, size)
+        wanted, shown = list(missing_members(guide, merged.data)), beginning_and_end(pieces, size)
         if not wanted or (shown == before and is_usable):
             return
         question = Question(
             label=f"missing-{number}",
-            task=FINDING.format(members=named(wanted)),
+            task=FINDING.format(members=joined_pointers(wanted)),
             about="the beginning and the end of the text of a document",
             data=shown,
             schema=for_pieces(schema),
@@ -47,12 +49,12 @@ def find(merged: Merged, cut: list[Piece], schema: Schema, *, model: Model) -> N
         except InvalidReply:
             is_usable = False
         else:
-            add(answer, wanted, merged, cut)
+            add(answer, wanted, merged, pieces)
 
 
 def read(wanted: list[str], text: str, question: Question) -> ParsedResponse:
-    """Return the wanted members of a reply that fit. Raises InvalidReply if it is not JSON, or if one does not fit.
-    What else the reply has does not matter, and is not requested again."""
+    """Return the wanted members of a reply. Other members are ignored. Raises InvalidReply if the reply is not JSON, or
+    if one of the wanted members is invalid."""
     answer = plain_evidence(readings_of(text, question, None)[0])
     data: Any = {}
     for pointer in wanted:
@@ -63,31 +65,31 @@ def read(wanted: list[str], text: str, question: Question) -> ParsedResponse:
     return ParsedResponse(data=data, evidence=answer.evidence)
 
 
-def add(answer: ParsedResponse, wanted: list[str], merged: Merged, cut: list[Piece]) -> None:
+def add(answer: ParsedResponse, wanted: list[str], merged: Merged, pieces: list[Piece]) -> None:
     for pointer in wanted:
         for inside, scalar in scalars(value_at(answer.data, pointer), pointer):
             evidence = answer.evidence_for(inside)
-            page = evidence.page if evidence else cut[-1].last_page
-            leaf = Leaf(value=scalar, origin=origin_of(page, cut), evidence=evidence)
+            page = evidence.page if evidence else pieces[-1].last_page
+            leaf = Leaf(value=scalar, origin=origin_of(page, pieces), evidence=evidence)
             if not is_blank(leaf):
                 merged.data = replaced(merged.data, inside, scalar, creates=True)
                 merged.leaves[inside] = leaf
 
 
-def missing(guide: Guide, data: Any, pointer: str = "") -> Iterator[str]:
-    """Yield the required members that objects lack, outside of lists."""
+def missing_members(guide: Guide, data: Any, pointer: str = "") -> Iterator[str]:
+    """Yield the pointers of required members that are missing, except in lists."""
     if not isinstance(data, dict):
         return
     for name in guide.required():
         if name not in data and not guide.member(name).is_of("array"):
             yield join(pointer, name)
     for name, inside in as_map(data).items():
-        yield from missing(guide.member(name), inside, join(pointer, name))
+        yield from missing_members(guide.member(name), inside, join(pointer, name))
 
 
-def edges(cut: list[Piece], size: int) -> str:
-    """Return the beginning of the first piece and the end of the last one, each with its page."""
-    first, last = cut[0], cut[-1]
+def beginning_and_end(pieces: list[Piece], size: int) -> str:
+    """Return the beginning of the first piece and the end of the last piece, each with its page marker."""
+    first, last = pieces[0], pieces[-1]
     if first is last and len(first.shown) <= 2 * size:
         return first.shown
     end = last.shown if len(last.shown) <= size else f"{page_marker(last.last_page)}\n\n{tail(last.text, size)}"
@@ -96,13 +98,13 @@ def edges(cut: list[Piece], size: int) -> str:
 
 
 def tail(text: str, size: int) -> str:
-    """Return the last lines of a text that are on its last page, as far as they fit."""
+    """Return the last lines of a text, up to `size` characters, and only from its last page."""
     text = text[text.rfind("<!-- page: ") :] if "<!-- page: " in text else text
     text = text.partition("-->\n")[2] or text
     kept = text[-size:]
     return kept if len(kept) == len(text) else kept.partition("\n")[2] or kept
 
 
-def origin_of(page: int, cut: list[Piece]) -> int:
-    """Return the index of the first or the last piece, whichever has a page."""
-    return 0 if cut[0].first_page <= page <= cut[0].last_page else len(cut) - 1
+def origin_of(page: int, pieces: list[Piece]) -> int:
+    """Return the index of the first piece if it contains the page, or that of the last piece."""
+    return 0 if pieces[0].first_page <= page <= pieces[0].last_page else len(pieces) - 1

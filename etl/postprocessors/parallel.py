@@ -1,8 +1,9 @@
-"""Calls for the pieces of a document, a few at a time.
+"""Parallel calls for the pieces of a document, with a concurrency limit.
 
-Each call runs in a thread, with a part of the stage's context. After a failure no call is started, but those that run
-are awaited: they are paid, and the next attempt uses their responses. If the worker or the lease is lost, the calls are
-stopped and abandoned; each checks its context before every wait on the network.
+Each call runs in a thread, with its own part of the stage's context. After a failure, no further call is started.
+Calls in progress are awaited, because they cost money and the next attempt can use their responses. If the worker shuts
+down or loses its lease, the calls are told to stop and are not awaited. Each call checks its context before it waits
+for the network.
 """
 
 import contextvars
@@ -23,12 +24,13 @@ def run(
     context: StageContext,
     on_done: Callable[[int], None],
 ) -> list[T]:
-    """Return the results in order. Raises the error of the first call that failed, and those of `context.check()`.
+    """Run the calls, and return their results in order. Raises the error of the first failed call, in the order of the
+    calls, and the errors of `context.check()`.
 
-    The first call runs alone: the others use the server's features that it finds, and the server's cache. `on_done`
-    gets the number of calls that are done.
+    The first call runs alone, so that the others benefit from the server features that it detects and from the
+    server's prompt cache. `on_done` receives the number of finished calls.
     """
-    running = Running(calls, concurrency=concurrency, context=context)
+    running = ParallelCalls(calls, concurrency=concurrency, context=context)
     try:
         while running.start():
             running.wait()
@@ -40,8 +42,8 @@ def run(
     return running.finish()
 
 
-class Running(Generic[T]):
-    """The calls for one document while they run."""
+class ParallelCalls(Generic[T]):
+    """The state of the calls for one document."""
 
     def __init__(
         self, calls: Sequence[Callable[[StageContext], T]], *, concurrency: int, context: StageContext
@@ -52,10 +54,10 @@ class Running(Generic[T]):
         self.started = self.done = 0
         self.results: dict[int, T] = {}
         self.errors: dict[int, BaseException] = {}
-        self.ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.finished: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def start(self) -> bool:
-        """Start as many calls as may run. Return whether any runs."""
+        """Start calls up to the limit. Return whether any call is running."""
         limit = self.concurrency if self.done else 1
         while self.started < len(self.calls) and self.started - self.done < limit and not self.errors:
             thread = threading.Thread(
@@ -71,15 +73,15 @@ class Running(Generic[T]):
     def call(self, index: int) -> None:
         try:
             self.results[index] = self.calls[index](self.parts[index])
-        except BaseException as error:  # noqa: BLE001 - `finish` raises it
+        except BaseException as error:  # noqa: BLE001 - `finish` raises it again
             self.errors[index] = error
-        self.ended.put(index)
+        self.finished.put(index)
 
     def wait(self) -> None:
-        """Wait until a call has ended. Raises like `context.check()`."""
+        """Wait until a call finishes. Raises the errors of `context.check()`."""
         while True:
             try:
-                self.ended.get(timeout=POLL_SECONDS)
+                self.finished.get(timeout=POLL_SECONDS)
             except queue.Empty:
                 self.context.check()
             else:
@@ -87,7 +89,7 @@ class Running(Generic[T]):
                 return
 
     def finish(self) -> list[T]:
-        """Return the results, and pass on the warnings, both in the order of the calls."""
+        """Add the warnings to the stage's context and return the results, both in the order of the calls."""
         for part in self.parts:
             for warning in part.warnings:
                 self.context.warn(warning.code, warning.detail, page=warning.page)

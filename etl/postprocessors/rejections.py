@@ -1,7 +1,7 @@
-"""Rejections by model servers: the meaning of an error response.
+"""Interpretation of error responses from model servers.
 
-Servers express it as a status, a code, or a sentence. A sentence may repeat the request, and with it words of the
-document, so a sentence counts only if the request does not contain it itself.
+Servers report the cause of an error as a status, an error code, or a message. A message may quote the request and thus
+the document, so a phrase in a message is ignored if the request contains it too.
 """
 
 import json
@@ -12,8 +12,8 @@ from typing import Any
 from etl.core.errors import DocumentTooLong, EtlError, LlmForbidden, LlmRefused, LlmUnavailable
 
 MAX_MESSAGE_CHARACTERS = 4_000  # of a server's error message
-MAX_BODY_CHARACTERS = 200_000  # of a body that repeats the request
-# Members of error bodies that are about the error. Others, such as FastAPI's `input`, repeat the request.
+MAX_BODY_CHARACTERS = 200_000  # of a body, which may quote the request
+# Members of error bodies that describe the error. Others, such as FastAPI's `input`, quote the request.
 ERROR_MEMBERS = ("error", "errors", "detail", "details", "message", "msg", "code", "type", "param", "loc", "innererror")
 MAX_LEVELS = 5
 
@@ -31,23 +31,23 @@ REFUSED = re.compile(
     r"content management policy|content filter|content.?policy|inappropriate content|content exists risk"
     r"|flagged by (?:our )?(?:moderation|content|safety)|usage policies"
 )
-# Of a model without vision, or of a server that takes texts alone; and of an image that is refused for itself.
-SEES = r"(?:image|vision|visual|multi-?modal)"
-NO = r"(?:\bnot\b|n't\b|\bonly\b|unsupported|unknown|unexpected|cannot|\bno\b|at most 0)"
+# NO_VISION: messages of a model or server without image support. BAD_IMAGE: messages that reject a particular image.
+VISION = r"(?:image|vision|visual|multi-?modal)"
+NEGATION = r"(?:\bnot\b|n't\b|\bonly\b|unsupported|unknown|unexpected|cannot|\bno\b|at most 0)"
 NO_VISION = re.compile(
-    rf"{SEES}[^.]{{0,80}}{NO}|{NO}[^.]{{0,80}}{SEES}|mmproj"
+    rf"{VISION}[^.]{{0,80}}{NEGATION}|{NEGATION}[^.]{{0,80}}{VISION}|mmproj"
     r"|content\b[^.]{0,40}(?:must|should|expected)[^.]{0,40}string|expected a string[^.]{0,40}(?:list|array)"
 )
 BAD_IMAGE = re.compile(r"too (?:large|big|many|small)|dimension|resolution|decode|image (?:size|format)|at most [1-9]")
 
-# Some servers send 404 or 500 for an unknown parameter.
+# Statuses that may be due to the request. Some servers send 404 or 500 for an unknown parameter.
 ABOUT_REQUEST = (400, 404, 415, 422, 500, 501)
 TRANSIENT = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS)
 
 
 class RequestRejected(Exception):
-    """The server rejected the request. `message`: its error texts in lower case, for matching and never for display;
-    "" if the cause is not the request."""
+    """The server rejected the request. `message`: its error texts in lower case, for matching only and not for display;
+    "" if the request is not the cause."""
 
     def __init__(self, error: EtlError, *, message: str) -> None:
         super().__init__(error.code)
@@ -55,7 +55,7 @@ class RequestRejected(Exception):
 
 
 def rejection(status: int, body: str, *, sent: str, retry_after: float | None) -> RequestRejected:
-    """Interpret a response with an error status. `sent`: the prompt, whose words in the response are no evidence."""
+    """Interpret a response with an error status. `sent`: the prompt, whose phrases are ignored in the response."""
     message, codes = error_texts(body)
     meaning = error_of(status, message, codes, sent.lower(), retry_after=retry_after)
     is_about_request = status in ABOUT_REQUEST and not isinstance(meaning, DocumentTooLong | LlmRefused)
@@ -67,7 +67,7 @@ def error_of(status: int, message: str, codes: set[str], sent: str, *, retry_aft
     is_refused = matches(REFUSED, REFUSED_CODES, message, codes, sent)
     if status == HTTPStatus.UNAUTHORIZED or (status == HTTPStatus.FORBIDDEN and not is_refused):
         return LlmForbidden("The language model's server rejects ETL_LLM_API_KEY.")
-    if status not in TRANSIENT:  # 429 may mention tokens too: those of a rate limit
+    if status not in TRANSIENT:  # a 429 may mention tokens too, but means a rate limit
         if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or matches(TOO_LONG, TOO_LONG_CODES, message, codes, sent):
             return DocumentTooLong("The document, or a part of it, exceeds the context length of the language model.")
         if status < HTTPStatus.INTERNAL_SERVER_ERROR and is_refused:
@@ -82,12 +82,12 @@ def error_of(status: int, message: str, codes: set[str], sent: str, *, retry_aft
 
 
 def lacks_vision(message: str) -> bool:
-    """Return whether a rejection of a request with images is because the model accepts none."""
+    """Return whether a request with images was rejected because the model does not accept images."""
     return bool(NO_VISION.search(message)) and not BAD_IMAGE.search(message)
 
 
 def matches(sentence: re.Pattern[str], known: tuple[str, ...], message: str, codes: set[str], sent: str) -> bool:
-    """Return whether an error has one of these codes, or a sentence that the request does not contain."""
+    """Return whether an error has one of these codes, or a matching phrase that does not occur in the request."""
     if not codes.isdisjoint(known):
         return True
     return any(match.group() not in sent for match in sentence.finditer(message))
@@ -107,7 +107,7 @@ def error_texts(body: str) -> tuple[str, set[str]]:
 
 
 def texts_of(value: Any, codes: set[str], levels: int) -> list[str]:
-    """Return the texts about the error, and add its codes to `codes`."""
+    """Return the texts that describe the error, and add its codes to `codes`."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, list) and levels:

@@ -1,6 +1,6 @@
-"""Replies of model servers: text, finish reason, and usage. Servers differ, so any part may be missing.
+"""Replies of model servers: text, finish reason, and usage. Servers differ, and any part may be missing.
 
-`tests/dialects` has replies of the servers whose spellings are listed here.
+`tests/dialects` contains replies from the servers whose finish reasons are listed here.
 """
 
 import json
@@ -23,19 +23,19 @@ ENDED = (
     *("complete", "completed", "finished", "tool_calls", "tool_use", "tool_call", "function_call"),
 )
 
-# A prompt has at least this many tokens for each word. In prose and tables it is more than one, so fewer mean that the
-# server has cut the prompt, as some do without an error.
+# The minimum number of tokens per word of a prompt. Prose and tables have more than one. A lower number means that the
+# server has truncated the prompt, which some servers do without an error.
 MIN_TOKENS_PER_WORD = 0.8
 MIN_TOKENS_PER_WIDE = 0.3  # for each character of a script without spaces
-MIN_WORDS = 1_000  # shorter prompts fit into every context
+MIN_WORDS = 1_000  # shorter prompts fit into the context window of every model
 WORD = re.compile(r"[^\W_]+")
 WIDE = re.compile("[\u0e00-\u0eff\u2e80-\U0003ffff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """Reply of a model. `finish`: the server's finish reason in lower case, "" if there is none. `usage`: None if the
-    server counted no tokens. A reply with `text` "" and without a refusal is empty."""
+    """The reply of a model. `text`: "" if it has none. `finish`: the server's finish reason in lower case, or "".
+    `usage`: None if the server reported no token counts."""
 
     text: str
     finish: str
@@ -63,7 +63,8 @@ def read(body: bytes) -> ModelReply:
 
 
 def text_of(content: object) -> str:
-    """Return the text of a message: a string or, from some servers, a list of parts, some of which are reasoning."""
+    """Return the text of a message. Its content is a string or, from some servers, a list of parts, which may include
+    reasoning."""
     if isinstance(content, list):
         parts = [
             part.get("text")
@@ -90,10 +91,10 @@ def is_count(number: object) -> bool:
 
 
 def is_prompt_cut(reply: ModelReply, prompt: str) -> bool:
-    """Return whether the server counted too few tokens for the prompt to have read all of it.
+    """Return whether the server has truncated the prompt, because its token count is too low for the number of words.
 
-    A count of 0 means that the server does not count. Tokenizers differ, so this finds a prompt of which a third or
-    more is missing.
+    A count of 0 means that the server does not count tokens. Because tokenizers differ, only a truncation by about a
+    third or more is detected.
     """
     if reply.usage is None or not reply.usage.prompt_tokens:
         return False
@@ -104,9 +105,10 @@ def is_prompt_cut(reply: ModelReply, prompt: str) -> bool:
 
 
 def is_empty(reply: ModelReply, *, is_notes: bool) -> bool:
-    """Return whether the reply is empty or incomplete without a reason: the next attempt may succeed.
+    """Return whether the reply is empty or incomplete without a known reason, so that the next attempt may succeed.
 
-    A few servers never send a finish reason. JSON itself shows whether it is complete; notes do not.
+    A few servers never send a finish reason. Then JSON is accepted, because its syntax shows whether it is complete.
+    Notes are not.
     """
     if reply.is_refusal or reply.finish in (*CUT_OFF, *WITHHELD):
         return False
@@ -115,7 +117,7 @@ def is_empty(reply: ModelReply, *, is_notes: bool) -> bool:
 
 
 def check_complete(reply: ModelReply) -> ModelReply:
-    """Return the reply. Raises LlmRefused and LlmTruncated."""
+    """Return the reply if it is complete. Raises LlmRefused and LlmTruncated."""
     if reply.is_refusal or reply.finish in WITHHELD:
         raise LlmRefused
     if reply.finish in CUT_OFF:

@@ -1,7 +1,7 @@
-"""The answer in a reply's text: without reasoning, channels, fences, and sentences around it.
+"""Extraction of the answer from the text of a reply, without reasoning, channels, fences, and surrounding sentences.
 
-Servers remove different parts of a model's output. Text around the JSON is removed here, and never a part of
-the JSON: where it is not certain which text is the answer, there is none, and the model is asked again.
+Servers differ in which parts of a model's output they remove. This module only removes text around the JSON, never a
+part of it. If it is not certain which text is the answer, the model is asked again.
 """
 
 import json
@@ -14,7 +14,7 @@ CLOSING = re.compile(rf"</(?:{TAGS})>|\[/THINK\]|<\|END_THINKING\|>|◁/think▷
 # Harmony: `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>`.
 CHANNEL, FINAL, MESSAGE = "<|channel|>", "<|channel|>final", "<|message|>"
 END_OF_CHANNEL = re.compile(r"<\|(?:return|end|call|start)\|>")
-# The same without the special tokens, which some servers drop.
+# The same without the special tokens, which some servers remove.
 BARE_CHANNELS = re.compile(r"\A(?:assistant)?(?:analysis|commentary).*assistantfinal", re.DOTALL)
 SPACE = "\ufeff \t\r\n"
 FENCE = "```"
@@ -23,8 +23,8 @@ decoder = json.JSONDecoder()
 
 
 def candidates(text: str) -> Iterator[str]:
-    """Yield the texts that may be the JSON of a reply, the most certain first."""
-    whole, answer = text.strip(SPACE), without_thoughts(text)
+    """Yield the texts that may be the JSON of a reply, the most likely first."""
+    whole, answer = text.strip(SPACE), without_reasoning(text)
     yield whole
     if answer != whole:
         yield answer
@@ -32,12 +32,12 @@ def candidates(text: str) -> Iterator[str]:
     yield from embedded(answer)
 
 
-def without_thoughts(text: str) -> str:
-    """Return the reply without reasoning: "" if there is nothing else."""
+def without_reasoning(text: str) -> str:
+    """Return the reply without reasoning, or "" if it only consists of reasoning."""
     text = last_channel(text.strip(SPACE))
     closings = list(CLOSING.finditer(text))
     if closings:
-        # Also without an opening tag: some chat templates put it into the prompt.
+        # The opening tag may be missing, because some chat templates put it into the prompt.
         return text[closings[-1].end() :].strip(SPACE)
     return "" if OPENING.match(text) else text
 
@@ -52,9 +52,11 @@ def last_channel(text: str) -> str:
 
 
 def fenced(text: str) -> Iterator[str]:
-    """Yield the content of the only code fence with an object or a list, if there is no JSON outside of it: of a draft
-    and an answer, it is not certain which is which. Not by a regular expression, which would search for the end of each
-    of a million opening fences."""
+    """Yield the content of the only code fence with an object or a list, if there is no JSON outside of it.
+
+    With several candidates, one could be a draft, and it is not certain which one is the answer. A regular expression
+    is not used, because its running time would be quadratic in the number of opening fences.
+    """
     blocks, outside = fences(text)
     blocks = [block for block in blocks if block[:1] in ("{", "[")]
     if len(blocks) == 1 and not JSON_BEGINS.search(outside):
@@ -82,7 +84,7 @@ def fences(text: str) -> tuple[list[str], str]:
 def embedded(text: str) -> Iterator[str]:
     """Yield the only object or list within sentences.
 
-    It starts at the first bracket. A later one could be inside an object that was cut off, and be taken for the whole.
+    It must start at the first bracket. A value at a later bracket could be a part of an incomplete object.
     """
     start = min((place for mark in "{[" if (place := text.find(mark)) >= 0), default=-1)
     if start < 0:

@@ -1,7 +1,7 @@
-"""Strict parsing of a model's response: valid JSON or an error, never repaired.
+"""Strict parsing of a model's response, without repair of invalid JSON.
 
-A repaired response looks complete and is not: what makes `{"lines": [1, 2` valid also drops items. Only what surrounds
-the JSON is removed (`reply_text`). Numbers keep their digits (`exact_json`).
+A repaired response could look complete although items are missing, as in `{"lines": [1, 2`. Only text around the JSON
+is removed (`reply_text`). Numbers keep their exact digits (`exact_json`).
 """
 
 import json
@@ -23,7 +23,7 @@ MAX_VALUES = 100_000
 MAX_INTEGER = 2**63
 MAX_EVIDENCE = 5_000
 MAX_QUOTE = 500
-# Of a number. Validation takes a tenth of a millisecond at these limits, and grows with the square of the places.
+# Limits of a number. Validation takes 0.1 ms at these limits, and the time grows with the square of the decimal places.
 MAX_DIGITS = 100
 MAX_PLACES = 500  # after the decimal point
 MAX_LITERAL = 700  # characters
@@ -32,7 +32,7 @@ MAX_EXPONENT = 4  # digits
 
 
 class NotJson(Exception):
-    """The response is not JSON that can be stored. `args[0]` is the reason, in words that the model may read."""
+    """The response is not JSON that can be stored. `args[0]`: the reason, as a message for the model."""
 
 
 class NumberOutOfRange(NotJson):
@@ -45,7 +45,7 @@ class NumberOutOfRange(NotJson):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The place of a value according to the model. `page` counts from 1; 0 stands for no page."""
+    """The place of a value according to the model. `page`: counted from 1, or 0 if the model named no page."""
 
     page: int
     quote: str
@@ -53,13 +53,13 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedResponse:
-    """The data of a response, and the unverified evidence by JSON Pointer into it."""
+    """The data of a response, and its unverified evidence by JSON Pointer into the data."""
 
     data: Any
     evidence: dict[str, Evidence] = field(default_factory=dict)
 
     def evidence_for(self, pointer: str) -> Evidence | None:
-        """Return the evidence for a value. Some models use pointers from the root of the response."""
+        """Return the evidence for a value. Some models use pointers into the response instead of the data."""
         return self.evidence.get(pointer) or self.evidence.get(f"/data{pointer}")
 
 
@@ -118,7 +118,7 @@ class OutOfRange:
 
 
 def number(literal: str) -> int | Number | OutOfRange:
-    """Return a number with its digits, or the reason why it cannot be stored."""
+    """Return a number with its exact digits, or the reason why it cannot be stored."""
     exponent = EXPONENT.search(literal)
     if len(literal) > MAX_LITERAL:
         return OutOfRange(f"The number has more than {MAX_DIGITS} digits.")
@@ -141,8 +141,8 @@ def range_error(value: Decimal) -> str:
 
 
 def strings(value: Any) -> Iterator[str]:
-    """Yield all strings in a value, including the names of members. Raises NotJson if it is nested too deeply or has
-    too many values."""
+    """Yield all strings in a value, including member names. Raises NotJson if it is nested too deeply or has too many
+    values."""
     level, count = [value], 0
     for _ in range(MAX_LEVELS + 1):
         yield from (each for each in level if isinstance(each, str))
@@ -163,8 +163,8 @@ def inside_of(value: Any) -> list[Any]:
 
 # ---- Data and evidence ----------------------------------------------------------------------------------------------
 def readings(value: Any, *, has_data: bool) -> list[ParsedResponse]:
-    """Return the possible meanings of a response, the most likely first: data with evidence, as requested, or only the
-    data, as some models respond. `has_data`: whether the data itself may have a member `data`."""
+    """Return the possible readings of a response, the most likely first: data with evidence, as requested, or only
+    data, which some models return. `has_data`: whether the schema of the data has a member `data`."""
     bare = ParsedResponse(data=value)
     if not isinstance(value, dict) or "data" not in value:
         return [bare]
@@ -189,7 +189,7 @@ def evidence_of(given: Any) -> dict[str, Evidence]:
 
 
 def plain_pointer(pointer: str) -> str:
-    """Correct a pointer: some models write `#/total` or `total`."""
+    """Return a pointer in standard form. Some models write `#/total` or `total`."""
     pointer = pointer.removeprefix("#")
     return pointer if pointer.startswith("/") else f"/{pointer}"
 
@@ -199,7 +199,7 @@ def page_of(given: Any) -> int:
 
 
 def scalars(value: Any, pointer: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the JSON Pointer and the value of everything in a value that holds nothing itself."""
+    """Yield the JSON Pointer and the value of each scalar in a value."""
     if not isinstance(value, dict | list):
         yield pointer, value
         return

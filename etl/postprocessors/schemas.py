@@ -1,6 +1,6 @@
 """Variants of a rule's schema for pieces and for model servers, and a guide for merging.
 
-These variants only guide and relax. The final result is validated against the rule's unchanged schema.
+The variants may accept more than the rule's schema. The final result is validated against the unchanged schema.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,13 +13,13 @@ from config.platform.http.pointers import join, tokens
 from rules.schema.subschemas import LISTS, MAPS, SINGLE
 
 Schema = dict[str, Any]
-COPY = "_whole"  # the definition in a piece's schema that is the rule's schema
+ROOT_COPY = "_whole"  # the name of the definition that contains the rule's schema in the schema of a piece
 ITEMS = frozenset({"items", "prefixItems", "additionalItems"})
-HOMES = {"$defs", "definitions"}
-UNQUOTED = "/~!$&'()*+,;=:@"  # in a reference
-MAX_STEPS = 200  # through references and alternatives at one pointer
+DEFINITION_KEYWORDS = {"$defs", "definitions"}
+SAFE_IN_REFERENCES = "/~!$&'()*+,;=:@"  # characters that need no percent-encoding
+MAX_STEPS = 200  # references and alternatives to follow for one pointer
 
-# Keywords that a part of an instance may violate although the whole instance does not.
+# Keywords that a part of an instance may violate even if the whole instance is valid.
 WHOLE_INSTANCE_KEYWORDS = frozenset(
     {"required", "dependentRequired", "dependentSchemas", "dependencies", "minProperties", "minItems"}
     | {"contains", "minContains", "maxContains", "if", "then", "else", "not"}
@@ -32,9 +32,9 @@ ANNOTATIONS = frozenset(
 
 # ---- Variants -------------------------------------------------------------------------------------------------------
 def transform(schema: Any, change: Callable[[Schema], Schema]) -> Any:
-    """Apply `change` to each subschema, and then to the schema itself."""
+    """Return a copy with `change` applied to each subschema, and then to the schema itself."""
     if not isinstance(schema, dict):
-        return schema  # true, false, or something that validators ignore
+        return schema  # true, false, or an invalid schema, which validators ignore
     result = dict(schema)
     for name in SINGLE:
         if isinstance(result.get(name), dict):
@@ -49,7 +49,7 @@ def transform(schema: Any, change: Callable[[Schema], Schema]) -> Any:
 
 
 def relax(schema: Schema) -> Schema:
-    """Return a schema that every part of a valid instance matches: nothing is required, and null means missing."""
+    """Return a schema that accepts every part of a valid instance. Nothing is required, and null means missing."""
     result: Schema = transform(schema, relax_one)
     return result
 
@@ -70,36 +70,41 @@ def relax_one(schema: Schema) -> Schema:
 
 
 def for_pieces(schema: Schema) -> Schema:
-    """Return the schema shown for a piece: relaxed, except for the items of lists, which are complete in a piece.
-    Items with an `x-merge-key` may be in several, and are relaxed."""
+    """Return the schema that the model is shown for a piece. It is relaxed, except for list items, because an item is
+    complete in one piece. Items with an `x-merge-key` may be spread over several pieces, so they are relaxed too."""
     return PieceSchema(schema, lambda _pointer, inside: inside).build()
 
 
 def checked_for_pieces(schema: Schema) -> Schema:
-    """Return the schema that validates a piece. Where a definition is used in an item and elsewhere, this one is exact:
-    items are validated by a copy of the whole schema."""
+    """Return the schema that validates the response for a piece. Items are validated against a copy of the original
+    schema, so it is exact even if a definition is used both in items and elsewhere."""
     short = strip_annotations(schema)
-    place = f"#/$defs/{COPY}"
-    made = PieceSchema(schema, lambda pointer, _inside: {"$ref": f"{place}{quote(pointer, safe=UNQUOTED)}"}).build()
+    place = f"#/$defs/{ROOT_COPY}"
+    made = PieceSchema(
+        schema, lambda pointer, _inside: {"$ref": f"{place}{quote(pointer, safe=SAFE_IN_REFERENCES)}"}
+    ).build()
     made = strip_annotations(made)
-    return made | {"$defs": {**as_map(made.get("$defs")), COPY: rebase(short, place)}}
+    return made | {"$defs": {**as_map(made.get("$defs")), ROOT_COPY: rebase(short, place)}}
 
 
 class PieceSchema:
-    """A relaxed copy of a schema. `keep`: returns the schema of items, from its pointer and the original."""
+    """Builder of a relaxed copy of a schema. `keep`: a function that returns the schema to use for list items, given
+    the pointer and the original schema of the items."""
 
     def __init__(self, root: Schema, keep: Callable[[str, Any], Any]) -> None:
         self.root, self.keep = root, keep
-        self.references: set[str] = set()  # from outside of items
+        self.references: set[str] = set()  # the references outside of items
 
     def build(self) -> Schema:
-        result: Schema = self.relaxed({name: self.root[name] for name in self.root if name not in HOMES}, "")
-        for home in HOMES & self.root.keys():
+        result: Schema = self.relaxed(
+            {name: self.root[name] for name in self.root if name not in DEFINITION_KEYWORDS}, ""
+        )
+        for home in DEFINITION_KEYWORDS & self.root.keys():
             result[home] = dict(as_map(self.root[home]))
-            waiting = dict(result[home])
-            while found := [name for name in waiting if self.refers_to(join(f"/{home}", name))]:
+            pending = dict(result[home])
+            while found := [name for name in pending if self.refers_to(join(f"/{home}", name))]:
                 for name in found:
-                    result[home][name] = self.relaxed(waiting.pop(name), join(f"/{home}", name))
+                    result[home][name] = self.relaxed(pending.pop(name), join(f"/{home}", name))
         return result
 
     def refers_to(self, pointer: str) -> bool:
@@ -130,7 +135,8 @@ class PieceSchema:
 
 
 def with_one_list(schema: Schema, pointer: str) -> Schema:
-    """Return the schema without the members beside the path to a list, as far as it names the path."""
+    """Return the schema with only those members that lead to a list. Schemas on the path that do not define the next
+    member as a property are not changed."""
     return with_one_path(schema, list(tokens(pointer)))
 
 
@@ -143,13 +149,13 @@ def with_one_path(schema: Schema, path: list[str]) -> Schema:
 
 
 def strip_annotations(schema: Schema) -> Schema:
-    """Remove annotations for people and models, which makes the schema cheaper to compile and compare."""
+    """Return the schema without annotations for people and models, so that it is faster to compile and compare."""
     result: Schema = transform(schema, lambda each: {name: each[name] for name in each if not is_annotation(name)})
     return result
 
 
 def strip_extensions(schema: Schema) -> Schema:
-    """Remove the keywords that are instructions for merging, and none for a model."""
+    """Return the schema without `x-` keywords, which are instructions for merging and not for a model."""
     result: Schema = transform(schema, lambda each: {name: each[name] for name in each if not name.startswith("x-")})
     return result
 
@@ -168,8 +174,8 @@ def envelope(schema: Schema, *, wants_evidence: bool) -> Schema:
 
 
 def with_floats(schema: Schema) -> Schema:
-    """Return the schema with numbers as floats, for a library that knows no others. Keywords whose numbers have more
-    digits are left out: the response is validated by the exact schema."""
+    """Return the schema with its numbers as floats, for a library that does not support Decimal. Keywords whose numbers
+    need more digits are omitted, because the response is validated against the exact schema anyway."""
     result: Schema = transform(
         schema, lambda each: {name: floats for name in each if (floats := as_floats(each[name])) is not NO_FLOAT}
     )
@@ -180,7 +186,7 @@ NO_FLOAT = object()
 
 
 def as_floats(value: Any) -> Any:
-    """Return a value with floats for its numbers, or NO_FLOAT if one has more digits."""
+    """Return a value with its numbers as floats, or NO_FLOAT if a float cannot represent one exactly."""
     if isinstance(value, Decimal):
         return float(value) if Decimal(repr(float(value))) == value else NO_FLOAT
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -193,7 +199,7 @@ def as_floats(value: Any) -> Any:
 
 
 def rebase(schema: Schema, place: str) -> Schema:
-    """Return the schema for use inside another one, at `place`: its references start at the root."""
+    """Return the schema with references adapted for use inside another schema, at the reference `place`."""
 
     def refer(each: Schema) -> Schema:
         target = each.get("$ref")
@@ -208,8 +214,8 @@ def rebase(schema: Schema, place: str) -> Schema:
 # ---- Guide ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guide:
-    """The schema at one pointer of its instances. `parts`: the schemas that apply there, also through references and
-    alternatives."""
+    """The schema for one pointer of an instance. `parts`: the schemas that apply there, including those from references
+    and alternatives."""
 
     root: Schema
     schema: Any
@@ -238,35 +244,35 @@ class Guide:
 
     @property
     def merge_key(self) -> tuple[str, ...]:
-        """The members that identify items of a list: `"x-merge-key": "sku"` or `["sku", "size"]`."""
+        """The names of the members that identify an item: `"x-merge-key": "sku"` or `["sku", "size"]`."""
         key = self.keyword("x-merge-key")
         names = key if isinstance(key, list) else [key]
         return tuple(names) if all(isinstance(name, str) and name for name in names) else ()
 
     @property
     def item_key(self) -> tuple[str, ...]:
-        """The members that identify items of this list, also if its items declare them."""
+        """The names of the members that identify items of this list, declared by the list or by its items."""
         return self.merge_key or self.item().merge_key
 
     @property
     def is_keyed(self) -> bool:
-        """Return whether items of this list may be spread over pieces."""
+        """Whether items of this list have a merge key, so that they may be spread over pieces."""
         return bool(self.item_key)
 
     @property
     def policy(self) -> str:
-        """How different values are merged: the schema's `x-merge`, or ""."""
+        """The merge policy for different values: the schema's `x-merge`, or ""."""
         policy = self.keyword("x-merge")
         return policy if isinstance(policy, str) else ""
 
     @property
     def is_tuple(self) -> bool:
-        """Return whether items of a list have a meaning by position, as in `[latitude, longitude]`."""
+        """Whether items of a list have a meaning by position, as in `[latitude, longitude]`."""
         return any("prefixItems" in part or isinstance(part.get("items"), list) for part in self.parts)
 
     @property
     def is_unique(self) -> bool:
-        """Return whether only one of equal items is kept."""
+        """Whether only one of equal items is kept."""
         return bool(self.keyword("uniqueItems")) or self.policy == "unique"
 
     def is_of(self, kind: str) -> bool:
@@ -276,12 +282,12 @@ class Guide:
 
     @property
     def is_choice(self) -> bool:
-        """Return whether the schema lists the possible values. Then they need not occur in the document."""
+        """Whether the schema lists the possible values. Such a value may not occur in the document literally."""
         return any("enum" in part or "const" in part for part in self.parts)
 
     @property
-    def takes_null(self) -> bool:
-        return takes_null(self.root, self.schema, MAX_STEPS)
+    def allows_null(self) -> bool:
+        return allows_null(self.root, self.schema, MAX_STEPS)
 
     def required(self) -> tuple[str, ...]:
         """Return the members that are required in every alternative."""
@@ -290,32 +296,32 @@ class Guide:
         return tuple(name for name in names if isinstance(name, str))
 
 
-def list_places(guide: Guide, pointer: str = "", levels: int = 4) -> Iterator[str]:
-    """Yield the pointers of the outermost lists that a schema names."""
+def pointers_of_lists(guide: Guide, pointer: str = "", levels: int = 4) -> Iterator[str]:
+    """Yield the pointers of the outermost lists in a schema."""
     if guide.is_of("array") and not guide.is_tuple:
         yield pointer
     elif levels > 0:
         for name in dict.fromkeys(name for part in guide.parts for name in as_map(part.get("properties"))):
-            yield from list_places(guide.member(name), join(pointer, name), levels - 1)
+            yield from pointers_of_lists(guide.member(name), join(pointer, name), levels - 1)
 
 
 def applied(root: Schema, schema: Any, through: tuple[str, ...] = ("allOf", "anyOf", "oneOf")) -> Iterator[Schema]:
-    """Yield the schemas that apply where this one does, in order, each once."""
-    waiting, seen = [schema], dict[int, Schema]()  # keeps them alive, because a freed object's id is reused
-    while waiting and len(seen) < MAX_STEPS:
-        each = waiting.pop(0)
+    """Yield the schemas that apply to the same value as this one, in order and without duplicates."""
+    pending, seen = [schema], dict[int, Schema]()  # keeps the schemas alive, so that their ids are not reused
+    while pending and len(seen) < MAX_STEPS:
+        each = pending.pop(0)
         if not isinstance(each, dict) or id(each) in seen:
             continue
         seen[id(each)] = each
         yield each
         if isinstance(each.get("$ref"), str):
-            waiting.append(target(root, each["$ref"]))
+            pending.append(target(root, each["$ref"]))
         for name in through:
-            waiting.extend(as_list(each.get(name)))
+            pending.extend(as_list(each.get(name)))
 
 
 def target(root: Schema, reference: str) -> Any:
-    """Resolve a local reference. `{}` stands for other kinds of references."""
+    """Return the target of a local reference, or `{}` for other kinds of references."""
     found: Any = root
     if reference not in ("#", "") and not reference.startswith("#/"):
         return {}
@@ -327,7 +333,7 @@ def target(root: Schema, reference: str) -> Any:
     return found
 
 
-def takes_null(root: Schema, schema: Any, steps: int) -> bool:
+def allows_null(root: Schema, schema: Any, steps: int) -> bool:
     if not isinstance(schema, dict):
         return schema is not False
     if steps <= 0:
@@ -339,18 +345,18 @@ def takes_null(root: Schema, schema: Any, steps: int) -> bool:
         "null" in kinds
         and ("enum" not in schema or None in as_list(schema["enum"]))
         and schema.get("const") is None
-        and all(takes_null(root, each, left) for each in as_list(schema.get("allOf")))
+        and all(allows_null(root, each, left) for each in as_list(schema.get("allOf")))
         and all(
-            any(takes_null(root, each, left) for each in schema[name])
+            any(allows_null(root, each, left) for each in schema[name])
             for name in ("anyOf", "oneOf")
             if schema.get(name)
         )
-        and ("$ref" not in schema or takes_null(root, target(root, str(schema["$ref"])), left))
+        and ("$ref" not in schema or allows_null(root, target(root, str(schema["$ref"])), left))
     )
 
 
 def combine(schemas: list[Any]) -> Any:
-    """Combine the schemas of one member. `{}` if there is none."""
+    """Return the combination of the schemas for one member, or `{}` if there is none."""
     return schemas[0] if len(schemas) == 1 else {"allOf": schemas} if schemas else {}
 
 

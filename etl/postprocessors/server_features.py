@@ -1,10 +1,10 @@
 """Features of a model server: the parts of the chat completions API that it supports.
 
-Each part of a request that some servers reject has a fallback. The first request uses the best options; after a
+Each part of a request that some servers reject has a fallback. The first request uses the best options. After a
 rejection, the server's error message determines the fallback. The result is cached in this process and, for other
-processes, in Redis. It expires, because an updated server may support more than before. Fallbacks for a schema that the
-server refuses are stored separately. So requests are rejected once for a server and once for a schema, not once for
-each document.
+processes, in Redis. It expires, because an updated server may support more features. Fallbacks for a schema that the
+server rejects are stored separately. So a feature is rejected once per server, or once per schema, and not once per
+document.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ class ServerFeatures:
     max_tokens_parameter: str = "max_tokens"
 
     def next_fallback(self, message: str) -> "ServerFeatures | None":
-        """Return the fallback for a rejection, or None. `message`: the error message in lower case."""
+        """Return the first fallback that a rejection suggests, or None. `message`: the error message in lower case."""
         return next(self.fallbacks(message), None)
 
     def fallbacks(self, message: str) -> Iterator["ServerFeatures"]:
@@ -55,8 +55,8 @@ class ServerFeatures:
             yield replace(self, json_mode=FALLBACKS[self.json_mode])
 
     def scope_of(self, message: str, *, sent: str) -> "Scope":
-        """Return the scope of a rejection. `sent`: the document and prompt that were sent. If they suggest the same
-        fallback as the message, the message may only quote them, and other documents are not affected."""
+        """Return the scope of a rejection. `sent`: the document and prompt that were sent. If they contain the words
+        that suggest the fallback, the message may be quoting them, so the fallback applies to this document only."""
         if self.next_fallback(message) in list(self.fallbacks(sent.lower())):
             return Scope.DOCUMENT
         has_schema = self.json_mode in (JsonMode.STRICT, JsonMode.JSON_SCHEMA)
@@ -64,7 +64,7 @@ class ServerFeatures:
 
 
 class Scope(StrEnum):
-    """Requests that a rejection applies to: all, those with the same schema, or those for the same document."""
+    """The requests that a rejection applies to: all, those with the same schema, or those for the same document."""
 
     SERVER = "server"
     SCHEMA = "schema"
@@ -84,10 +84,11 @@ BAD_SCHEMA = re.compile(
 
 # ---- Negotiation ----------------------------------------------------------------------------------------------------
 class Negotiation:
-    """The features for one request: the best that are known to work, and after each rejection the next fallback.
+    """The negotiation of features for one request: at first the best ones known to work, then the next fallback after
+    each rejection.
 
-    `json_mode`: the best mode that fits the request. `schema`: the digest of its schema, "" for a request without one.
-    `of_document`: features that an earlier request for this document fell back to.
+    `json_mode`: the best mode for the request. `schema`: the digest of its schema, or "". `of_document`: the features
+    that an earlier request for this document fell back to.
     """
 
     def __init__(
@@ -104,13 +105,13 @@ class Negotiation:
         self.features = replace(features, json_mode=max(modes, key=JSON_MODES.index))
 
     def fall_back(self, message: str, *, sent: str) -> bool:
-        """Take the next fallback. Return whether there is one."""
+        """Switch to the next fallback. Return whether there is one."""
         fallback = self.features.next_fallback(message)
         if fallback is None:
             return False
         scope = self.features.scope_of(message, sent=sent)
         has_new_mode = fallback.json_mode is not self.features.json_mode
-        # If only this schema forced the fallback to json_object, a further rejection says nothing about other schemas.
+        # If only this schema caused the fallback to json_object, a further rejection does not apply to other schemas.
         is_forced_by_schema = (
             self.features.json_mode is JsonMode.JSON_OBJECT and self.of_server.json_mode is not JsonMode.JSON_OBJECT
         )
@@ -124,8 +125,8 @@ class Negotiation:
         self.features = fallback
         return True
 
-    def settle(self) -> None:
-        """Store the features of the server after it accepted the request."""
+    def store_accepted(self) -> None:
+        """Store the server's features after it has accepted the request."""
         if self.of_document:
             self.of_document = self.features
         if self.of_server != self.stored:
@@ -133,15 +134,15 @@ class Negotiation:
 
 
 # ---- Storage --------------------------------------------------------------------------------------------------------
-local_cache: dict[str, tuple[ServerFeatures, float]] = {}  # with the monotonic time at which they expire
-MAX_CACHED = 2_000  # mostly schemas: of rules, and those derived from them for document pieces and corrections
+local_cache: dict[str, tuple[ServerFeatures, float]] = {}  # features, and the monotonic time at which they expire
+MAX_CACHED = 2_000  # most entries are for schemas of rules, pieces, and corrections
 
 
 def load(base_url: str, model: str, *, schema: str = "") -> ServerFeatures | None:
-    """Return the features of a server for a model, or with the digest of a schema those for requests with it. None if
-    the process knows none and Redis has none or is unavailable.
+    """Return the cached features of a server and model, for all requests or for those with a schema. Return None if
+    neither this process nor Redis has any, or if Redis is unavailable.
 
-    A missing value is not cached, because another process may store one at any time.
+    The absence of features is not cached, because another process may store some at any time.
     """
     name = key_of(base_url, model, schema)
     features, expires = local_cache.get(name, (None, 0.0))
@@ -170,7 +171,7 @@ def cache_locally(name: str, features: ServerFeatures) -> None:
 def load_from_redis(name: str) -> ServerFeatures | None:
     try:
         return parsed(json.loads(runstate.get_shared(name) or "{}"))
-    except (runstate.Unavailable, ValueError, TypeError, KeyError):  # also for a value written by another release
+    except (runstate.Unavailable, ValueError, TypeError, KeyError):  # another release may write other fields
         return None
 
 

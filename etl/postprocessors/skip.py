@@ -7,7 +7,7 @@ from rules.library.content import RuleContent
 
 
 class Skip(PostProcessor):
-    """The Markdown is the result. No model is asked."""
+    """Post-processor for rules whose result is the Markdown, without a model call."""
 
     mode: ClassVar[str] = "skip"
     gives_data: ClassVar[bool] = False

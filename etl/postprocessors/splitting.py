@@ -1,11 +1,11 @@
 """Splitting of a long text into pieces: between pages, before headings, between paragraphs, items, rows, or sentences.
 
-Each character is in exactly one piece, in order; pieces of white space are dropped. A row of a table or an item of
-several lines is split only if it is longer than a piece. Page markers and headings stay with the text after them.
+Each character is in exactly one piece, in order. Pieces that consist of white space are dropped. A table row or
+multi-line item is split only if it is longer than a piece. Page markers and headings stay with the text after them.
 
-A model is also shown context, marked as for reading only: the headings that it is under, the head of a
-table that continues with the current group, and, where the cut may be inside an item, a few lines of both sides. An
-item belongs to the piece in which it begins.
+With each piece, a model is shown context that is marked as for reading only. It consists of the headings above the
+piece, the head of a table that continues in it with the current group, and a few lines before or after the piece if the
+cut may be inside an item. An item belongs to the piece in which it starts.
 """
 
 import re
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from etl.core.errors import DocumentTooLong
 from etl.postprocessors.borders import Items, find_items, is_running, running_heads
 from etl.postprocessors.document_text import DocumentText
-from etl.postprocessors.groups import TextAbove
+from etl.postprocessors.groups import HeadingsAndTables
 from etl.postprocessors.tables import RUN, cells, html_rows
 from etl.providers.base import PAGE_MARKER, page_marker
 
 HEADING = r"#{1,6}[ \t][^\n]*"
-# Places before which a text may be cut, best first, and the minimum fill of a piece that ends there.
+# Patterns of positions where a text may be cut, the best first, with the minimum fill of a piece that ends there.
 CUTS = (
     (re.compile(rf"^{PAGE_MARKER}$", re.MULTILINE), 0.5),
     (re.compile(r"^#{1,6}[ \t]", re.MULTILINE), 0.5),
@@ -32,9 +32,9 @@ CUTS = (
 )
 # A marker or a heading extends to the first character after it.
 WHOLE = re.compile(rf"^{PAGE_MARKER}\s*(?:{HEADING}\s*)?|^{HEADING}\s*", re.MULTILINE)
-AHEAD = 2_000  # characters after a piece in which items are searched for
-MAX_CONTEXT = 500  # characters of each side
-TABLE_GOES_ON = "[a table goes on; its head, for reading only:]"
+LOOKAHEAD = 2_000  # characters after a piece that are searched for items
+MAX_CONTEXT = 500  # characters on each side of a piece
+TABLE_CONTINUES = "[a table goes on; its head, for reading only:]"
 UNDER_HEADINGS = "[the headings above, for reading only:]"
 READING_BEFORE = "[for reading only, the end of the piece before this one:]"
 PIECE_BEGINS = "[this piece begins here:]"
@@ -43,9 +43,12 @@ PIECE_ENDS = "[this piece ends here; for reading only, the beginning of the next
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A piece of a text. `text` is `content[start:end]`. `headings`: those that it is under. `lead`: the head and
-    groups that its first table lacks, or ""; `lead_at`: where its rows begin in `text`. `before`, `after`: lines around
-    the piece, if an item may continue there, or ""."""
+    """A piece of a text. `text` is `content[start:end]`.
+
+    `headings`: the headings above it. `lead`: the table head and groups that its first table continues with, or "".
+    `lead_at`: the position in `text` of the rows that `lead` belongs to. `before`, `after`: the lines around the piece
+    if an item may continue there, or "".
+    """
 
     number: int
     start: int
@@ -61,12 +64,12 @@ class Piece:
 
     @property
     def pages(self) -> str:
-        return pages_named(self.first_page, self.last_page)
+        return page_range_text(self.first_page, self.last_page)
 
     @property
     def shown(self) -> str:
-        """The piece as the model gets it: with its page marker, the table's head, and the lines around it."""
-        lead = f"{TABLE_GOES_ON}\n{self.lead}\n" if self.lead else ""
+        """The piece as shown to the model, with its page marker and its context."""
+        lead = f"{TABLE_CONTINUES}\n{self.lead}\n" if self.lead else ""
         text = self.text[: self.lead_at] + lead + self.text[self.lead_at :]
         if not re.match(PAGE_MARKER, self.text):
             text = f"{page_marker(self.first_page)}\n\n{text}"
@@ -82,18 +85,18 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Border:
-    """A cut. `is_sure`: no item continues there."""
+class Cut:
+    """A position where the text is cut. `is_between_items`: certainly not inside an item."""
 
     place: int
-    is_sure: bool = True
+    is_between_items: bool = True
 
 
-def pages_named(first: int, last: int) -> str:
+def page_range_text(first: int, last: int) -> str:
     return f"page {first}" if first == last else f"pages {first} to {last}"
 
 
-def pages_listed(numbers: list[int], *, max_pieces: int = 20) -> str:
+def page_list_text(numbers: list[int], *, max_pieces: int = 20) -> str:
     shown = ", ".join(map(str, numbers[:max_pieces])) + (
         f", and {len(numbers) - max_pieces} more" if len(numbers) > max_pieces else ""
     )
@@ -103,9 +106,9 @@ def pages_listed(numbers: list[int], *, max_pieces: int = 20) -> str:
 def split(text: DocumentText, *, size: int, max_pieces: int) -> list[Piece]:
     """Return pieces of at most `size` characters. Raises DocumentTooLong if there are more than `max_pieces`."""
     pieces: list[Piece] = []
-    above = TextAbove(text.content)
-    start = Border(0)
-    for end in borders(text, size=size):
+    above = HeadingsAndTables(text.content)
+    start = Cut(0)
+    for end in piece_ends(text, size=size):
         if text.content[start.place : end.place].strip():
             if len(pieces) == max_pieces:
                 raise DocumentTooLong(f"The document is longer than {max_pieces} pieces of {size} characters.")
@@ -114,7 +117,7 @@ def split(text: DocumentText, *, size: int, max_pieces: int) -> list[Piece]:
     return pieces
 
 
-def build_piece(text: DocumentText, start: Border, end: Border, above: TextAbove, *, size: int, number: int) -> Piece:
+def build_piece(text: DocumentText, start: Cut, end: Cut, above: HeadingsAndTables, *, size: int, number: int) -> Piece:
     content, first, limit = text.content, start.place, end.place
     last = max(first, first + len(content[first:limit].rstrip()) - 1)
     lead_at, lead = above.lead(first, limit)
@@ -126,15 +129,15 @@ def build_piece(text: DocumentText, start: Border, end: Border, above: TextAbove
         headings=above.headings_of(beginning(content, first, limit)),
         lead=lead,
         lead_at=lead_at - first,
-        before="" if start.is_sure else lines_before(content, first, size=size),
-        after="" if end.is_sure else lines_after(content, limit, size=size),
+        before="" if start.is_between_items else lines_before(content, first, size=size),
+        after="" if end.is_between_items else lines_after(content, limit, size=size),
         first_page=page_from(text, first),
         last_page=text.page_at(last),
     )
 
 
 def beginning(content: str, start: int, end: int) -> int:
-    """Return the beginning of the text after a page marker."""
+    """Return the position of the first text after a page marker, if there is one."""
     found = re.compile(rf"(?:{PAGE_MARKER})?\s*").match(content, start, end)
     return found.end() if found else start
 
@@ -146,7 +149,7 @@ def page_from(text: DocumentText, start: int) -> int:
 
 
 def lines_before(content: str, place: int, *, size: int) -> str:
-    """Return whole lines before a place, or words if there is no line break."""
+    """Return whole lines before a position, or parts of a line if there is no line break."""
     begin = max(0, place - min(MAX_CONTEXT, size // 8))
     _, newline, lines = content[begin:place].partition("\n")
     return (lines if begin and newline and lines.strip() else content[begin:place]).strip()
@@ -159,24 +162,24 @@ def lines_after(content: str, place: int, *, size: int) -> str:
 
 
 # ---- Cuts -----------------------------------------------------------------------------------------------------------
-def borders(text: DocumentText, *, size: int) -> Iterator[Border]:
-    """Yield the end of each piece."""
+def piece_ends(text: DocumentText, *, size: int) -> Iterator[Cut]:
+    """Yield the cut at the end of each piece."""
     content = text.content
     unbreakable = UnbreakableSpans(content, size=size)
     running = running_heads(content, [(span.start, span.end) for span in text.pages])
     start = 0
     while len(content) - start > size:
-        items = find_items(content, start, min(start + size + AHEAD, len(content)), running)
-        start = cut(content, start, start + size, unbreakable, items)
-        yield Border(start, is_sure(content, start, items, running))
-    yield Border(len(content))
+        items = find_items(content, start, min(start + size + LOOKAHEAD, len(content)), running)
+        start = find_cut(content, start, start + size, unbreakable, items)
+        yield Cut(start, is_between_items(content, start, items, running))
+    yield Cut(len(content))
 
 
-def cut(content: str, start: int, limit: int, unbreakable: "UnbreakableSpans", items: Items) -> int:
-    """Return the end of the piece that starts at `start`, at most `limit`: inside an item only if it is too long."""
+def find_cut(content: str, start: int, limit: int, unbreakable: "UnbreakableSpans", items: Items) -> int:
+    """Return the end of the piece that starts at `start`, at most `limit`. An item is cut only if it is too long."""
     size = limit - start
     whole = [places(pattern, content, start, limit, unbreakable) for pattern, _fill in CUTS]
-    between_items = [[place for place in found if not items.breaks(place)] for found in whole]
+    between_items = [[place for place in found if not items.is_inside_item(place)] for found in whole]
     for candidates in (between_items, whole):
         last = [found[-1] if found else start for found in candidates]
         for (_pattern, fill), position in zip(CUTS, last, strict=True):
@@ -191,16 +194,16 @@ def places(
     pattern: re.Pattern[str], content: str, start: int, limit: int, unbreakable: "UnbreakableSpans"
 ) -> list[int]:
     """Return the matches of the pattern after `start`, up to `limit`."""
-    # One character more, because patterns may look ahead. They see the text before `start`.
+    # Search one character further, because patterns may look ahead. They also look behind, at the text before `start`.
     found = [match.start() for match in pattern.finditer(content, start, min(limit + 1, len(content)))]
     return [place for place in found if start < place <= limit and not unbreakable.around(place)]
 
 
-def is_sure(content: str, place: int, items: Items, running: frozenset[str]) -> bool:
-    """Return whether the text after a cut begins with a heading, an item, or a row of a table."""
-    for match in re.finditer(r"[^\n]+", content[place : place + AHEAD]):
+def is_between_items(content: str, place: int, items: Items, running: frozenset[str]) -> bool:
+    """Return whether the text after a cut starts with a heading, an item, or a table row."""
+    for match in re.finditer(r"[^\n]+", content[place : place + LOOKAHEAD]):
         line = match.group()
-        if line.startswith(("#", "<tr", "<table")) or items.begins(place + match.start()):
+        if line.startswith(("#", "<tr", "<table")) or items.is_item_start(place + match.start()):
             return True
         if not line.strip() or is_running(line, running):
             continue
@@ -209,7 +212,7 @@ def is_sure(content: str, place: int, items: Items, running: frozenset[str]) -> 
 
 
 def hard_cut(start: int, limit: int, unbreakable: "UnbreakableSpans") -> int:
-    """Return a cut without a suitable boundary: before an unbreakable span, or at the limit."""
+    """Return the position of a cut if no boundary is suitable: before an unbreakable span, or at the limit."""
     around = unbreakable.around(limit)
     return around[0] if around and around[0] > start else limit
 
@@ -224,14 +227,15 @@ class UnbreakableSpans:
         self.spans = [(start, end) for start, end in merge_overlapping(fitting) if end - start <= size]
 
     def around(self, place: int) -> tuple[int, int] | None:
-        """Return the span that a cut at this place would break."""
+        """Return the span that a cut at this position would break, or None."""
         index = bisect_right(self.spans, place, key=lambda span: span[0]) - 1
         span = self.spans[index] if index >= 0 else (0, 0)
         return span if span[0] < place < span[1] else None
 
 
 def markdown_rows(content: str, *, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the rows of Markdown tables, with the rows that continue their cells, which have an empty first cell."""
+    """Yield the rows of Markdown tables. A row with an empty first cell continues the cells of the row before it, so
+    their span is also yielded."""
     for run in RUN.finditer(content):
         rows: list[tuple[int, int, bool]] = []
         start = run.start()

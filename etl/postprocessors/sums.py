@@ -1,4 +1,4 @@
-"""Totals that a schema declares as sums: `"x-sum-of": "/items/*/amount"`. Compared exactly, as decimals."""
+"""Check of totals that a schema declares as sums, as in `"x-sum-of": "/items/*/amount"`. Decimals are exact."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 GROUPED = re.compile(r"([+-]?\d{1,3}(?:([,. '’\u00a0\u202f])\d{3})(?:\2\d{3})*)(?:(?!\2)[.,](\d+))?")
 DECIMAL_COMMA = re.compile(r"([+-]?\d+),(\d{1,2})")
 MAX_WARNINGS = 20
-PRECISION = 2_000  # digits, more than a sum of accepted numbers has
+PRECISION = 2_000  # digits: more than a sum of accepted numbers can have
 
 
 def check(data: Any, schema: Schema, *, context: StageContext) -> None:
@@ -34,11 +34,14 @@ def check(data: Any, schema: Schema, *, context: StageContext) -> None:
 
 
 def sums(data: Any, guide: Guide) -> Iterator[tuple[str, str, Decimal, Decimal]]:
-    """Yield the declared totals: pointer, pattern of the amounts, total, and sum. Values that are not there count
-    nothing; a total or a list that is not there, or is text that cannot be read as a number, is not compared."""
+    """Yield the pointer, the pattern of the amounts, the total, and the sum for each declared total.
+
+    Missing amounts are ignored. A total is skipped if it or all amounts are missing, or if it or an amount is text that
+    is not a number.
+    """
     for pointer, pattern, value in totals(data, guide, ""):
         total = number_of(value)
-        given = [each for each in matching(data, bound(pattern, pointer)) if each not in (None, "")]
+        given = [each for each in matching(data, bind_pattern(pattern, pointer)) if each not in (None, "")]
         amounts = [number for each in given if (number := number_of(each)) is not None]
         if total is not None and amounts and len(amounts) == len(given):
             yield pointer, pattern, total, exact_sum(amounts)
@@ -61,9 +64,9 @@ def totals(data: Any, guide: Guide, pointer: str) -> Iterator[tuple[str, str, An
         yield pointer, pattern, data
 
 
-def bound(pattern: str, pointer: str) -> list[str]:
-    """Return the tokens of a pattern. In an item, `*` stands for this item as long as the pattern leads to it: a total
-    of a group is the sum of the group's amounts."""
+def bind_pattern(pattern: str, pointer: str) -> list[str]:
+    """Return the tokens of a pattern. While it leads to the same item as the pointer of the total, `*` is replaced by
+    the item's index, so that the total of a group is compared with the amounts of this group only."""
     parts, own = tokens(pattern), tokens(pointer)
     for at, (part, name) in enumerate(zip(parts, own, strict=False)):
         if part not in (name, "*"):
@@ -73,7 +76,7 @@ def bound(pattern: str, pointer: str) -> list[str]:
 
 
 def matching(data: Any, parts: list[str]) -> Iterator[Any]:
-    """Yield the values at a pattern."""
+    """Yield the values that a pattern matches."""
     if not parts:
         yield data
     elif isinstance(data, list):
@@ -86,7 +89,8 @@ def matching(data: Any, parts: list[str]) -> Iterator[Any]:
 
 
 def number_of(value: Any) -> Decimal | None:
-    """Return a number, or a string that is one, without rounding. Strings may have groups, as `9,999.00`."""
+    """Return the number of a JSON number or numeric string without rounding, or None. Strings may have digit groups, as
+    in `9,999.00`."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int | float | Decimal):

@@ -1,7 +1,7 @@
-"""Heads of the tables in a text, so that each piece of a table is read with the names of its columns.
+"""Detection of tables and their heads, so that each piece of a table can be shown with the names of its columns.
 
-A table that is continued on the next page often has no head there, or its first row was taken for one. Such a table
-inherits the head of the table before it, if only a page marker and running heads stand between them.
+A table that continues on the next page often has no head there, or its first data row was mistaken for one. Such a
+table inherits the head of the table before it if they are separated only by a page marker and running heads.
 """
 
 import re
@@ -12,10 +12,10 @@ from itertools import pairwise
 
 from etl.providers.base import PAGE_MARKER
 
-UNDERLINE = re.compile(r"[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t:-]*)*")  # below the head of a Markdown table
+DELIMITER_ROW = re.compile(r"[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t:-]*)*")  # below the head of a Markdown table
 RUN = re.compile(r"(?:^[^\n|]*\|[^\n]*(?:\n|\Z))+", re.MULTILINE)  # a line with a `|` counts as a row
 HTML_TABLE = re.compile(r"<table\b", re.IGNORECASE)
-# More rows of a head, which have no data cells.
+# Further rows of a head: they only have `th` cells.
 HEAD_ROWS = re.compile(r"(?:\s*<tr\b[^>]*>(?:\s*<th\b(?:(?!</?t[rdh]\b).)*</th>)+\s*</tr>)*", re.IGNORECASE | re.DOTALL)
 MARKER = re.compile(PAGE_MARKER)
 DIGIT = re.compile(r"\d")
@@ -25,14 +25,14 @@ MAX_BETWEEN = 1_500  # characters of running heads between two pages of a table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """`content[start:end]` is the table. `head`: its head, maybe inherited; `own`: where the rows after its own head
-    begin."""
+    """A table: `content[start:end]`. `head`: its own or inherited head, or "". `body_start`: the start of its body
+    rows, which follow its own head."""
 
     start: int
     end: int
     head: str
     columns: int
-    own: int
+    body_start: int
     is_inherited: bool = False
 
 
@@ -45,7 +45,7 @@ class TableHeads:
             self.tables.append(self.with_head(content, table))
 
     def with_head(self, content: str, table: Table) -> Table:
-        """Return the table, with the head of the one before if it continues that."""
+        """Return the table with the head of the previous table if it continues that table."""
         above = self.tables[-1] if self.tables else None
         if above is None or above.columns != table.columns or not above.head or len(above.head) > MAX_HEAD:
             return table
@@ -59,25 +59,25 @@ class TableHeads:
             end=table.end,
             head=above.head,
             columns=table.columns,
-            own=table.start,
+            body_start=table.start,
             is_inherited=True,
         )
 
     def around(self, place: int) -> list[Table]:
-        """Return the table at a place, after those that it continues."""
+        """Return the table at a position, preceded by the tables that it continues."""
         last = bisect_right(self.tables, place, key=lambda table: table.end)
         first = last
         while first and self.tables[first].is_inherited:
             first -= 1
         return self.tables[first : last + 1]
 
-    def missing(self, start: int, end: int) -> tuple[int, str]:
-        """Return the head that `content[start:end]` lacks, and where its rows begin. ("" if it lacks none.)"""
+    def missing_head(self, start: int, end: int) -> tuple[int, str]:
+        """Return the start of the rows in `content[start:end]`, and the table head that is missing there, or ""."""
         index = bisect_right(self.tables, start, key=lambda table: table.end)
         table = self.tables[index] if index < len(self.tables) else None
         if table is None or table.start >= end or len(table.head) > MAX_HEAD:
             return start, ""
-        if table.own <= start:
+        if table.body_start <= start:
             return max(start, table.start), table.head
         return (table.start, table.head) if table.is_inherited else (start, "")
 
@@ -86,13 +86,13 @@ def markdown_tables(content: str) -> Iterator[Table]:
     for run in RUN.finditer(content):
         first, _, rest = run.group().partition("\n")
         second = rest.partition("\n")[0]
-        has_head = UNDERLINE.fullmatch(second) is not None
+        has_head = DELIMITER_ROW.fullmatch(second) is not None
         yield Table(
             start=run.start(),
             end=run.end(),
             head=f"{first}\n{second}" if has_head else "",
             columns=len(cells(first)),
-            own=run.start() + len(first) + len(second) + 2 if has_head else run.end(),
+            body_start=run.start() + len(first) + len(second) + 2 if has_head else run.end(),
         )
 
 
@@ -101,7 +101,7 @@ def cells(row: str) -> list[str]:
 
 
 def html_tables(content: str) -> Iterator[Table]:
-    """Yield the tables in HTML. The head is the first row, as most writers mark no other, and rows of `th` after it."""
+    """Yield the HTML tables. The head is the first row, because few documents mark heads, and `th` rows after it."""
     folded = ascii_lower(content)
     begins = [match.start() for match in HTML_TABLE.finditer(content)]
     for start, following in pairwise([*begins, len(content)]):
@@ -110,12 +110,12 @@ def html_tables(content: str) -> Iterator[Table]:
         row = folded.find("<tr", start, end)
         row_end = folded.find("</tr>", row, end) if row >= 0 else -1
         if row_end >= 0:
-            own = row_end + len("</tr>")
-            columns = len(re.findall(r"<t[dh]\b", folded[row:own])) if own - row <= MAX_HEAD else 0
-            if columns and (more := HEAD_ROWS.match(content, own, min(end, row + MAX_HEAD))):
-                own = more.end()
-            head = content[row:own] if columns else ""
-            yield Table(start=start, end=end, head=head, columns=columns, own=own)
+            body_start = row_end + len("</tr>")
+            columns = len(re.findall(r"<t[dh]\b", folded[row:body_start])) if body_start - row <= MAX_HEAD else 0
+            if columns and (more := HEAD_ROWS.match(content, body_start, min(end, row + MAX_HEAD))):
+                body_start = more.end()
+            head = content[row:body_start] if columns else ""
+            yield Table(start=start, end=end, head=head, columns=columns, body_start=body_start)
 
 
 def html_rows(content: str) -> Iterator[tuple[int, int]]:
@@ -127,7 +127,7 @@ def html_rows(content: str) -> Iterator[tuple[int, int]]:
 
 
 def ascii_lower(content: str) -> str:
-    """Lower-case without changing positions: `str.lower` turns `İ` into two characters."""
+    """Return the text in lower case without changing positions. `str.lower` turns `İ` into two characters."""
     return content.lower() if content.isascii() else content.translate(LOWER)
 
 

@@ -1,4 +1,4 @@
-"""Validation of a model's replies, and messages about mismatches."""
+"""Validation of a model's replies, and error messages for mismatches."""
 
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -23,7 +23,7 @@ AS_STRING = "Write it as a string, with all its digits."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageImage:
-    """The image of a page as a JPEG. `number` counts from 1."""
+    """A page as a JPEG image. `number`: counted from 1."""
 
     number: int
     content: bytes = field(repr=False)
@@ -31,12 +31,17 @@ class PageImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A question to a model. `label`: of the call, in its task. `task` and `about`: the instruction, and a description
-    of the data. `schema`: shown to the model; `checked`: the schema that validates the response, with fewer
-    descriptions. `is_notes`: the response is text, and the schema only selects what is relevant. `is_lasting`: a valid
-    response is kept for the whole task, also when a user retries it. `min_items`: the number of items that lists must
-    have, by pointer. `part` and `complaints`: of an earlier response, the parts to correct, and the reasons. `images`:
-    of the pages, shown after the data."""
+    """A question to a model.
+
+    - `label`: a name for the call that is unique in its task.
+    - `task`: the instruction; `about`: a description of `data`.
+    - `schema`: the schema that is shown to the model; `checked`: the schema that validates the response.
+    - `is_notes`: the response is text, and the schema only determines what is relevant.
+    - `is_lasting`: a valid response is kept for the whole task, also if a user retries it.
+    - `min_items`: the minimum numbers of items of lists, by pointer.
+    - `part`: the parts of an earlier response to correct; `complaints`: the reasons.
+    - `images`: page images, shown after the data.
+    """
 
     label: str
     task: str
@@ -56,71 +61,74 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """The response so far, and its parts that do not fit."""
+class CheckedResponse:
+    """A response and its mismatches with the schema."""
 
     response: ParsedResponse
     mismatches: Mismatches
 
 
 class InvalidReply(Exception):
-    """A reply cannot be used. `complaints`: the reasons, for the model; `mismatches`: for users, a pointer, and a
-    message for each part that does not fit the schema; empty if the reply is not JSON. `standing`: the response so
-    far, None if the reply does not change it. `numbers`: the reasons why numbers cannot be stored, by pointer."""
+    """A reply cannot be used.
+
+    `complaints`: the reasons, as messages for the model. `mismatches`: a pointer and a message for users for each
+    mismatch with the schema; empty if the reply is not JSON. `current`: the response after this reply, or None if the
+    reply does not change it. `numbers`: why numbers cannot be stored, by pointer.
+    """
 
     def __init__(
         self,
         complaints: list[str],
         mismatches: list[tuple[str, str]],
         *,
-        standing: Standing | None = None,
+        current: CheckedResponse | None = None,
         numbers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(len(complaints))
         self.complaints, self.mismatches = complaints, mismatches
-        self.standing, self.numbers = standing, numbers or {}
+        self.current, self.numbers = current, numbers or {}
 
 
-def validate(text: str, question: Question, standing: Standing | None = None) -> ParsedResponse:
-    """Parse and validate a reply, as a whole or as a correction of the standing response. Raises InvalidReply."""
+def validate(text: str, question: Question, current: CheckedResponse | None = None) -> ParsedResponse:
+    """Parse and validate a reply, either alone or as a correction of the current response. Raises InvalidReply."""
     if question.is_notes:
-        notes = reply_text.without_thoughts(text)
+        notes = reply_text.without_reasoning(text)
         if not notes:
             raise InvalidReply(["It contains no notes."], [])
         return ParsedResponse(data=notes)
-    readings = readings_of(text, question, standing)
+    readings = readings_of(text, question, current)
     for reading in readings:
         if not json_schema.errors(question.checked, reading.data, 1):
             return require_items(reading, question)
     found = repair.mismatches(question.checked, readings[0].data)
     complaints = [f"{pointer or 'the whole'}: {words}" for pointer, words in found.listed]
-    standing = Standing(response=readings[0], mismatches=found)
-    raise InvalidReply(complaints, found.listed, standing=standing)
+    current = CheckedResponse(response=readings[0], mismatches=found)
+    raise InvalidReply(complaints, found.listed, current=current)
 
 
-def readings_of(text: str, question: Question, standing: Standing | None) -> list[ParsedResponse]:
-    """Return the possible responses of a reply, a correction put into the standing response. Raises InvalidReply."""
+def readings_of(text: str, question: Question, current: CheckedResponse | None) -> list[ParsedResponse]:
+    """Return the possible readings of a reply. If there is a current response, the reply is applied to it as a
+    correction. Raises InvalidReply."""
     try:
         has_data = any("data" in as_map(part.get("properties")) for part in Guide.of(question.schema).parts)
         readings = responses.readings(responses.parse(text), has_data=has_data)
-        readings = [each for reading in readings for each in as_meant(reading, question)]
-        if standing is None:
+        readings = [each for reading in readings for each in with_null_variant(reading, question)]
+        if current is None:
             return readings
-        found = standing.mismatches
-        return [repair.patched(question.checked, standing.response, found, reading) for reading in readings]
+        found = current.mismatches
+        return [repair.apply_correction(question.checked, current.response, found, reading) for reading in readings]
     except NumberOutOfRange as reason:
         numbers = {pointer.removeprefix("/data"): text for pointer, text in reason.numbers.items()}
-        complaints = [f"{named([pointer])}: {text} {AS_STRING}" for pointer, text in numbers.items()]
+        complaints = [f"{joined_pointers([pointer])}: {text} {AS_STRING}" for pointer, text in numbers.items()]
         raise InvalidReply(complaints, [], numbers=numbers) from None
     except NotJson as reason:
         raise InvalidReply([str(reason)], []) from None
     except ItemsLost as reason:
-        raise InvalidReply([str(reason)], standing.mismatches.listed if standing else []) from None
+        raise InvalidReply([str(reason)], current.mismatches.listed if current else []) from None
 
 
-def as_meant(reading: ParsedResponse, question: Question) -> list[ParsedResponse]:
-    """Return a response without the nulls that stand for missing members, and if these may have a meaning, also with
-    them."""
+def with_null_variant(reading: ParsedResponse, question: Question) -> list[ParsedResponse]:
+    """Return a response without nulls that mean a missing member and, if there are any, also the unchanged response."""
     data = without_nulls(Guide.of(question.checked), reading.data)
     return [replace(reading, data=data), *([reading] if data != reading.data else [])]
 
@@ -139,7 +147,7 @@ def require_items(response: ParsedResponse, question: Question) -> ParsedRespons
 
 
 def pages_of_items(response: ParsedResponse, found: Mismatches, question: Question) -> list[int]:
-    """Return the pages of the items that do not fit, by their evidence. Empty if an item has none."""
+    """Return the pages of the invalid items according to their evidence. Empty if an item has no evidence."""
     first, last = question.pages or (1, 0)
     by_item: dict[str, set[int]] = {f"{pointer}/{at}": set() for pointer, at in found.items}
     for pointer, each in response.evidence.items():
@@ -149,11 +157,11 @@ def pages_of_items(response: ParsedResponse, found: Mismatches, question: Questi
 
 
 def on_pages(question: Question) -> str:
-    return f" ({splitting.pages_named(*question.pages)})" if question.pages else ""
+    return f" ({splitting.page_range_text(*question.pages)})" if question.pages else ""
 
 
-def invalid(reply: InvalidReply) -> SchemaInvalid:
-    """Return the error with all mismatches, up to a number."""
+def schema_error(reply: InvalidReply) -> SchemaInvalid:
+    """Return the error for an invalid reply, which lists up to MAX_LISTED mismatches."""
     if not reply.mismatches:
         return SchemaInvalid("The language model's response is not JSON, even after a corrective retry.")
     found = list(dict.fromkeys(map(describe, reply.mismatches)))
@@ -162,36 +170,36 @@ def invalid(reply: InvalidReply) -> SchemaInvalid:
 
 
 def with_answer(error: EtlError, data: Any) -> EtlError:
-    """Return the error with data as its answer, unless it has one."""
+    """Set the data as the error's answer, unless it has one already, and return the error."""
     error.answer = error.answer or exact_json.dumps(data, indent=True).decode()
     return error
 
 
-def unrepresentable(numbers: dict[str, str]) -> NumberUnrepresentable:
-    return NumberUnrepresentable(f"{reasons_for(numbers)} Allow a string there in the rule's schema.")
+def number_error(numbers: dict[str, str]) -> NumberUnrepresentable:
+    return NumberUnrepresentable(f"{number_reasons(numbers)} Allow a string there in the rule's schema.")
 
 
-def reasons_for(numbers: dict[str, str]) -> str:
-    return " ".join(f"{named([pointer])}: {text}" for pointer, text in list(numbers.items())[:MAX_SHOWN])
+def number_reasons(numbers: dict[str, str]) -> str:
+    return " ".join(f"{joined_pointers([pointer])}: {text}" for pointer, text in list(numbers.items())[:MAX_SHOWN])
 
 
-def rejection(found: Mismatches, pages: str) -> str:
-    """Return the text of a warning about items that were left out."""
+def rejected_items_text(found: Mismatches, pages: str) -> str:
+    """Return the text of a warning about items that were omitted."""
     reasons = " ".join(dict.fromkeys(map(describe, list(found.items.values())[:MAX_SHOWN])))
     return f"{len(found.items)} items do not fit the schema and were left out{pages}. {reasons}"
 
 
-def is_missing(mismatch: tuple[str, str]) -> bool:
+def is_missing_member(mismatch: tuple[str, str]) -> bool:
     return mismatch[1].startswith("The member ")
 
 
 def describe(mismatch: tuple[str, str]) -> str:
-    """Describe a mismatch by the schema alone: names that only the response has may be private."""
+    """Describe a mismatch without member names that occur only in the response, because they may be private."""
     pointer, words = mismatch
     reason = "Has members that are not allowed." if words.startswith(repair.NOT_ALLOWED) else words
-    return f"{named([pointer])}: {reason[:MAX_POINTER]}"
+    return f"{joined_pointers([pointer])}: {reason[:MAX_POINTER]}"
 
 
-def named(pointers: list[str]) -> str:
-    """Return pointers for use in a sentence."""
+def joined_pointers(pointers: list[str]) -> str:
+    """Join pointers for use in a sentence."""
     return ", ".join(dict.fromkeys((pointer or "the whole")[:MAX_POINTER] for pointer in pointers[:MAX_POINTERS]))

@@ -40,7 +40,7 @@ from exports.worker import leases, transitions
 from tests.bench import growth, site
 from tests.bench.alternation import log_progress
 from tests.bench.report import Report
-from tests.client import gate
+from tests.client import fault_proxy
 from tests.integration.factories import result_of
 from tests.waiting import let_pass, wait_until
 
@@ -286,7 +286,7 @@ def idle_costs(scene: Scene, seconds: float) -> dict[str, float]:
 def requests_of_job(scene: Scene, chunks: int) -> dict[str, float]:
     """Return the requests to object storage per chunk, by method and by whether they are for a chunk's file."""
     with (
-        gate.running(str(settings.SLUICE.s3_endpoint_url)) as proxy,
+        fault_proxy.running(str(settings.SLUICE.s3_endpoint_url)) as proxy,
         site.running_workers(CHILDREN, variables={"S3_ENDPOINT_URL": proxy.url}),
     ):
         scene.reset()

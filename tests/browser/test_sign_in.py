@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from config.dev.stack.openid_provider import OpenIDProvider
 from tests.browser.conftest import HOST, PageMonitor, fits_width
 from tests.browser.test_account import PASSWORD, enter
-from tests.openid import providing
+from tests.openid import running_provider
 from tests.serving import serving, variables
 
 Accessible = Callable[[Page], None]
@@ -68,7 +68,7 @@ def test_a_security_key_is_added_and_used(anonymous: Page, carol: User, key: Non
 
 @pytest.fixture(scope="module")
 def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenIDProvider]:
-    with providing(tmp_path_factory.mktemp("provider")) as running:
+    with running_provider(tmp_path_factory.mktemp("provider")) as running:
         yield running
 
 

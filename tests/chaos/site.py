@@ -23,7 +23,7 @@ from config.dev.stack.process import Process
 from config.dev.stack.servers import Servers
 from exports.core.states import JOB_ENDED
 from exports.models import Dataset, Job
-from tests import what_ran
+from tests import process_diagnostics
 from tests.chaos.points import FOLDER, Points
 from tests.chaos.proxy import Proxy
 from tests.chaos.source import Source
@@ -163,7 +163,7 @@ class Site:
     def describe_processes(self) -> str:
         """Return the logs of all processes, for the report of a failed test."""
         web = [self.web.process] if self.web and self.web.process else []
-        return what_ran.described((*web, *self.workers, *self.beats))
+        return process_diagnostics.describe((*web, *self.workers, *self.beats))
 
     def record_duration(self, promise: str, seconds: float, **facts: object) -> None:
         """Record a duration for docs/reliability.md: `-s` prints it, and .local/chaos.jsonl collects it."""

@@ -22,8 +22,8 @@ from rules.models import Rule
 from tests.chaos import invariants
 from tests.chaos.documents import BOTH_QUEUES, settle, submit
 from tests.chaos.site import Site
-from tests.contract.conftest import PLENTY
-from tests.contract.test_fuzz import NOBODYS, configuration
+from tests.contract.conftest import HIGH_LIMITS
+from tests.contract.test_fuzz import UNKNOWN_ID, configuration
 from tests.integration.etl_factories import make_rule
 from tests.integration.receiver import Receiver, receiver
 
@@ -31,7 +31,7 @@ REQUESTS = 2_000
 EXAMPLES = 6  # per operation and phase, which results in more than REQUESTS
 SAMPLE = 60
 # Accepted work must be short.
-BOUNDED: dict[str, Any] = {**PLENTY, "EXPORT_MAX_CHUNKS_PER_JOB": "6", "EXPORT_MAX_ATTEMPTS": "2"}
+BOUNDED: dict[str, Any] = {**HIGH_LIMITS, "EXPORT_MAX_CHUNKS_PER_JOB": "6", "EXPORT_MAX_ATTEMPTS": "2"}
 PROBLEM = {"type", "title", "status", "code"}
 TABLES = """
 SELECT table_name AS name FROM information_schema.tables WHERE table_schema = 'public' AND table_type = 'BASE TABLE'
@@ -83,16 +83,16 @@ def request_values(site: Site, receiving: Receiver) -> dict[str, list[Any]]:
     site.settle(done, failed)
     settle(completed, refused)
     return {
-        "jobs": [str(done.pk), str(failed.pk), NOBODYS],
-        "webhooks": [hook, NOBODYS],
-        "deliveries": [delivery, NOBODYS],
+        "jobs": [str(done.pk), str(failed.pk), UNKNOWN_ID],
+        "webhooks": [hook, UNKNOWN_ID],
+        "deliveries": [delivery, UNKNOWN_ID],
         "tasks": [completed.pk, refused.pk, 10**9, 2**63 - 1],
         "rules": [mine.pk, systems.pk, 10**9, 2**63 - 1],
         "keys": ["JFK", "EWR", "..", "a/b"],
         "days": ["2024-02-28", "2024-02-29", "0001-01-01"],
         "datasets": ["flights", "nothing"],
         "urls": [receiving.url, "https://127.0.0.1/", "http://10.0.0.1/", "ftp://127.0.0.1/"],
-        "files": [f"etl/uploads/{site.owner.pk}/{NOBODYS}", "../../x"],
+        "files": [f"etl/uploads/{site.owner.pk}/{UNKNOWN_ID}", "../../x"],
         "types": ["text/plain", "application/pdf", "application/zip"],
     }
 

@@ -1,4 +1,4 @@
-"""A real web process on the test database, proxies in front of it and of object storage, and the command line."""
+"""Fixtures for the client: a real web process, proxies in front of it and of object storage, and the command line."""
 
 import io
 import json
@@ -17,8 +17,8 @@ from django.contrib.auth.models import User
 
 from config.dev.stack.processes import Web
 from exports.models import Dataset, Job
-from tests.client import gate
-from tests.client.gate import FaultProxy
+from tests.client import fault_proxy
+from tests.client.fault_proxy import FaultProxy
 from tests.e2e.conftest import workers as workers  # noqa: PLC0414 - a fixture
 from tests.integration.factories import finish, make_job
 from tests.serving import serving, variables
@@ -30,7 +30,7 @@ sys.path.append(str(SOURCE))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """A finished command."""
+    """The exit code and the output of a finished command."""
 
     code: int
     out: bytes
@@ -56,16 +56,17 @@ class CommandResult:
 
 @dataclass(kw_only=True)
 class Cli:
-    """Runs `sluice`: signed in by the environment, in a folder of its own, with no other variables of this shell.
+    """Runner of the command `sluice` in a separate folder, signed in by environment variables. It does not inherit
+    other variables. `variables`: additional variables.
 
-    A call runs the command in this process, with its own streams and variables, since starting a process takes longer
-    than most commands. `start` and `memory` start one.
+    A call runs the command in this process, with separate streams and variables, because starting a process takes
+    longer than most commands. `start` and `memory` start a process.
     """
 
     url: str
     token: str
     folder: Path
-    more: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
     module: tuple[str, ...] = ("-m", "sluice")
 
     def environment(self) -> dict[str, str]:
@@ -76,7 +77,7 @@ class Cli:
             "HOME": str(self.folder),
             "XDG_CONFIG_HOME": str(self.folder / "config"),
             "LANG": "C.UTF-8",
-            **{name: value for name, value in (account | self.more).items() if value},
+            **{name: value for name, value in (account | self.variables).items() if value},
         }
 
     def start(self, *arguments: object, **options: Any) -> subprocess.Popen[bytes]:
@@ -87,7 +88,7 @@ class Cli:
         )  # fmt: skip
 
     def __call__(self, *arguments: object, stdin: str = "", code: int | None = 0) -> CommandResult:
-        """Run a command to its end, and assert its exit code."""
+        """Run a command, and assert its exit code."""
         from sluice.cli.app import main
 
         out, err = self.folder / ".out", self.folder / ".err"
@@ -112,14 +113,14 @@ class Cli:
         return ran
 
     def memory(self, *arguments: object, code: int = 0) -> int:
-        """Run a command, and return its largest resident set in bytes."""
+        """Run a command, and return its peak resident set size in bytes."""
         with replace(self, module=("-c", MEASURED)).start(*arguments) as process:
             out, err = process.communicate(timeout=120)
         ran = self.checked(CommandResult(code=process.returncode, out=out, err=err.decode()), code=code)
         return 1024 * int(ran.err.splitlines()[-1].split()[1])
 
 
-# `ru_maxrss` includes memory inherited at the fork. The kernel's figure for the process itself does not.
+# `ru_maxrss` includes memory that was inherited at the fork, but VmHWM does not.
 MEASURED = """
 import atexit, pathlib, sys
 status = pathlib.Path("/proc/self/status").read_text
@@ -131,7 +132,7 @@ main()
 
 @pytest.fixture(scope="session")
 def object_storage_proxy() -> Iterator[FaultProxy]:
-    with gate.running(os.environ["S3_ENDPOINT_URL"]) as running:
+    with fault_proxy.running(os.environ["S3_ENDPOINT_URL"]) as running:
         yield running
 
 
@@ -151,7 +152,7 @@ def web(
 
 @pytest.fixture(scope="session")
 def web_proxy(web: Web) -> Iterator[FaultProxy]:
-    with gate.running(web.url) as running:
+    with fault_proxy.running(web.url) as running:
         yield running
 
 
@@ -171,11 +172,11 @@ def storage_proxy(object_storage_proxy: FaultProxy) -> FaultProxy:
 
 @pytest.fixture
 def sluice(api_proxy: FaultProxy, storage_proxy: FaultProxy, token: str, tmp_path: Path) -> Cli:
-    """The command line of alice."""
+    """The command line, signed in as alice."""
     return Cli(url=api_proxy.url, token=token, folder=tmp_path)
 
 
 @pytest.fixture
 def done(dataset: Dataset, alice: User) -> Job:
-    """A finished export of alice's."""
+    """A finished export of alice."""
     return finish(make_job(dataset, alice, 3))

@@ -1,4 +1,4 @@
-"""Signing in with the command line, and the servers that receive the token. C3."""
+"""Sign-in with the command line, and protection of the token. C3."""
 
 import os
 import pty
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.conftest import Cli
-from tests.client.gate import FaultProxy
+from tests.client.fault_proxy import FaultProxy
 from tests.waiting import wait_until
 
 UNKNOWN = "slc_unknown"
@@ -16,7 +16,7 @@ UNKNOWN = "slc_unknown"
 
 @pytest.fixture
 def signed_out(sluice: Cli) -> Cli:
-    """The command line of a user who is not signed in, and a valid token."""
+    """The command line of a user who is not signed in."""
     return Cli(url="", token="", folder=sluice.folder)
 
 
@@ -43,18 +43,18 @@ def test_signing_in_stores_the_token_readable_by_its_owner_only(
 
 
 def test_the_token_prompt_does_not_echo(signed_out: Cli, token: str, api_proxy: FaultProxy) -> None:
-    ours, theirs = pty.openpty()
-    # A new terminal: the prompt opens the controlling terminal, and tests have none.
+    controller, terminal = pty.openpty()
+    # A new session gets the pseudo-terminal as its controlling terminal, which the prompt opens.
     process = signed_out.start(
-        "login", api_proxy.url, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        "login", api_proxy.url, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
     )
-    os.close(theirs)
+    os.close(terminal)
     shown = b""
-    while b"Token: " not in shown:  # input that is typed before echo is off is discarded
-        shown += os.read(ours, 1000)
-    os.write(ours, f"{token}\n".encode())
+    while b"Token: " not in shown:  # input before echo is turned off is discarded
+        shown += os.read(controller, 1000)
+    os.write(controller, f"{token}\n".encode())
     assert process.wait(timeout=60) == 0
-    shown += read_all(ours)
+    shown += read_all(controller)
     assert token.encode() not in shown
     assert b"Signed in" in shown
     assert token_file(signed_out).exists()
@@ -65,7 +65,7 @@ def read_all(terminal: int) -> bytes:
     try:
         while block := os.read(terminal, 1000):
             output += block
-    except OSError:  # EIO: the other end is closed
+    except OSError:  # EIO: the other end was closed
         pass
     os.close(terminal)
     return output
@@ -82,16 +82,16 @@ def test_a_rejected_token_is_not_stored(signed_out: Cli, token: str, api_proxy: 
 
 def test_the_environment_overrides_the_file(signed_out: Cli, token: str, api_proxy: FaultProxy) -> None:
     signed_out("login", api_proxy.url, "--token-stdin", stdin=token)
-    signed_out.more = {"SLUICE_TOKEN": UNKNOWN}
+    signed_out.variables = {"SLUICE_TOKEN": UNKNOWN}
     signed_out("whoami", code=3)
     assert api_proxy.seen[-1].headers["authorization"] == f"Bearer {UNKNOWN}"
 
 
-def test_a_stored_token_is_sent_to_no_other_server(
+def test_a_stored_token_is_not_sent_to_another_server(
     signed_out: Cli, token: str, api_proxy: FaultProxy, storage_proxy: FaultProxy
 ) -> None:
     signed_out("login", api_proxy.url, "--token-stdin", stdin=token)
-    signed_out.more = {"SLUICE_URL": storage_proxy.url}
+    signed_out.variables = {"SLUICE_URL": storage_proxy.url}
     assert "There is no token" in signed_out("whoami", code=3).err
     assert storage_proxy.seen == []
 
@@ -106,10 +106,10 @@ def test_the_token_is_not_sent_after_a_redirect(sluice: Cli, api_proxy: FaultPro
 
 def test_tokens_are_not_sent_over_plain_http(signed_out: Cli, token: str) -> None:
     assert "--insecure-http" in signed_out("login", "http://sluice.example", "--token-stdin", stdin=token, code=2).err
-    signed_out.more = {"SLUICE_URL": "http://sluice.example", "SLUICE_TOKEN": token}
+    signed_out.variables = {"SLUICE_URL": "http://sluice.example", "SLUICE_TOKEN": token}
     assert "SLUICE_INSECURE_HTTP=1" in signed_out("limits", code=2).err
     for nonsense in ("sluice.example", "ftp://sluice.example", "https://me:secret@sluice.example", ""):
-        signed_out.more = {}
+        signed_out.variables = {}
         signed_out("login", nonsense, "--token-stdin", stdin=token, code=2)
 
 
@@ -124,7 +124,7 @@ def test_another_web_site_is_not_accepted_as_a_server(signed_out: Cli, token: st
 
 
 def test_debug_output_shows_requests_without_the_token(sluice: Cli) -> None:
-    """`Cli` checks every output for the token."""
+    """`Cli` asserts that no output contains the token."""
     assert "GET /exports/limits 200" in sluice("limits", "--debug").err
 
 

@@ -15,7 +15,7 @@ from etl.models import Evaluation, Task
 from rules.models import Rule
 from tests.broker import valkey
 from tests.client.conftest import Cli
-from tests.client.gate import FaultProxy, problem
+from tests.client.fault_proxy import FaultProxy, problem
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_progress import MARKDOWN, RESULT, begin, complete, fail, read
 from tests.integration.faulty_s3 import lose_reply
@@ -179,7 +179,7 @@ def test_a_result_is_printed_as_text_or_data(alice: User, sluice: Cli) -> None:
 
 
 def test_numbers_are_printed_digit_for_digit_and_in_order(alice: User, sluice: Cli) -> None:
-    """B43. They were printed as doubles: 90071992547409.94 and 1e+22."""
+    """B43: they are not converted to doubles, such as 90071992547409.94 and 1e+22."""
     text = (
         '{"zebra": [90071992547409.93, 1e22, 12.50, -0, 12345678901234567890, 1e-400], "apple": {"a": 0.10, "b": []}}'
     )
@@ -190,7 +190,7 @@ def test_numbers_are_printed_digit_for_digit_and_in_order(alice: User, sluice: C
 
 
 def test_a_result_is_corrected_and_approved(alice: User, sluice: Cli) -> None:
-    """B37: with the digits of the file, and a history."""
+    """B37: numbers keep the digits of the file, and the history shows the change."""
     task = make_invoice(alice)
     patch = sluice.folder / "patch.json"
     patch.write_text('{"total": 12.340, "kind": null}')
@@ -217,7 +217,7 @@ def test_a_document_is_deleted(alice: User, sluice: Cli) -> None:
     assert sluice("document", "delete", task.pk, code=4).err == "Error: Task not found [not_found]\n"
 
 
-def test_a_running_document_is_cancelled_by_force_only(alice: User, sluice: Cli) -> None:
+def test_a_running_document_is_cancelled_only_with_force(alice: User, sluice: Cli) -> None:
     """B33."""
     task = make_task(alice)
     begin(task)
@@ -344,7 +344,7 @@ def test_a_batch_is_submitted_watched_retried_and_downloaded(alice: User, sluice
     assert "--rows" in sluice("document", "batch", "results", batch, "--rows", "x", code=5).err
 
 
-def test_a_batch_of_files_of_the_inbox_is_submitted(alice: User, sluice: Cli, document: Path) -> None:
+def test_a_batch_of_inbox_files_is_submitted(alice: User, sluice: Cli, document: Path) -> None:
     """C3, B36."""
     storage.put(f"etl/inbox/{alice.pk}/march/1.txt", b"One.", content_type="text/plain")
     batch = sluice("document", "batch", "submit", "--prefix", "march/", "--name", "March").word
@@ -358,7 +358,7 @@ def test_a_batch_of_files_of_the_inbox_is_submitted(alice: User, sluice: Cli, do
 def test_a_batch_is_uploaded_directly_to_object_storage(
     alice: User, sluice: Cli, document: Path, api_proxy: FaultProxy, storage_proxy: FaultProxy
 ) -> None:
-    """C3, B36: and a lost response creates no second batch."""
+    """C3, B36: a lost response does not create a second batch."""
     api_proxy.inject("POST", "/batches", lose_reply)
     batch = sluice("document", "batch", "submit", document, "--direct").word
     assert [str(task.batch_id) for task in Task.objects.all()] == [batch]

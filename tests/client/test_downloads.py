@@ -1,4 +1,4 @@
-"""Downloads with the command line: resumed, verified, and without the token. C3."""
+"""Downloads with the command line: resumption, verification, and links. C3."""
 
 import hashlib
 import random
@@ -13,7 +13,7 @@ from config.platform import storage
 from exports.delivery import links
 from exports.models import Dataset, Job, Link, Receipt
 from tests.client.conftest import Cli
-from tests.client.gate import Action, FaultProxy, cut_after, flip_bit, problem
+from tests.client.fault_proxy import Action, FaultProxy, cut_after, flip_bit, problem
 from tests.integration.factories import finish, make_job
 from tests.waiting import wait_until
 
@@ -21,7 +21,7 @@ BYTES = 3_000_000
 
 
 def fill(job: Job, content: bytes) -> bytes:
-    """Store these bytes in object storage, and describe them in the receipt."""
+    """Replace the delivery of an export by these bytes, and update its receipt."""
     key, digest = f"_receipts/{uuid4()}/all.csv", hashlib.sha256(content).hexdigest()
     storage.put(key, content, content_type="text/csv")
     Receipt.objects.filter(pk=job.pk).update(
@@ -64,10 +64,10 @@ def test_a_missing_folder_is_created(done: Job, content: bytes, sluice: Cli) -> 
     assert "does not exist" in sluice("export", "submit", "things", "JFK:2024-02-29", "-d", "b/all.csv", code=2).err
 
 
-def test_the_token_is_sent_to_the_server_only(
+def test_the_token_is_sent_only_to_the_server(
     done: Job, content: bytes, sluice: Cli, api_proxy: FaultProxy, storage_proxy: FaultProxy
 ) -> None:
-    """C3: neither object storage nor the link's host receives the token."""
+    """C3: requests to object storage and to links do not contain the token."""
     sluice("export", "download", done.pk)
     assert len(storage_proxy.seen) == 1
     assert all("authorization" not in each.headers for each in storage_proxy.seen)

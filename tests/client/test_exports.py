@@ -1,4 +1,4 @@
-"""Exports on the command line: requesting, listing, and changing them. C3."""
+"""Exports with the command line: creation, lists, and changes. C3."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from django.contrib.auth.models import Group, User
 
 from exports.models import Allowance, Chunk, Dataset, Grant, Job
 from tests.client.conftest import Cli
-from tests.client.gate import FaultProxy, problem
+from tests.client.fault_proxy import FaultProxy, problem
 from tests.e2e.conftest import Workers
 from tests.integration.factories import end_chunk, fail_chunk, finish, make_job
 from tests.integration.faulty_s3 import lose_reply
@@ -28,7 +28,7 @@ def pairs_of(job_id: str) -> list[tuple[str, str]]:
 
 
 def test_one_command_exports_downloads_and_verifies(dataset: Dataset, workers: Workers, sluice: Cli) -> None:
-    """C3: real workers."""
+    """C3: with real workers."""
     workers.start()
     ran = sluice("export", "submit", "things", *FEBRUARY, "--delivery", "single", "--download", "all.csv")
 
@@ -146,7 +146,7 @@ def test_an_invalid_csv_file_is_reported(sluice: Cli, api_proxy: FaultProxy, con
 
 @pytest.mark.slow
 def test_a_long_list_uses_little_memory(dataset: Dataset, sluice: Cli) -> None:
-    """C3: the server refuses the list by its length."""
+    """C3: the server refuses the list because of its length."""
     (sluice.folder / "few.csv").write_text("key,effectiveDate\nJFK,2024-02-30\n")
     with (sluice.folder / "many.csv").open("w") as file:
         file.write("key,effectiveDate\n")
@@ -168,7 +168,7 @@ def test_a_lost_response_creates_no_second_export(dataset: Dataset, sluice: Cli,
     assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
 
 
-def test_a_given_idempotency_key_creates_one_export(dataset: Dataset, sluice: Cli) -> None:
+def test_an_idempotency_key_creates_one_export(dataset: Dataset, sluice: Cli) -> None:
     submit = ("export", "submit", "things", "--idempotency-key", "nightly-7")
     assert sluice(*submit, "JFK:2024-02-29").word == sluice(*submit, "JFK:2024-02-29").word
     assert "idempotency_key_reused" in sluice(*submit, "JFK:2024-02-28", code=5).err
@@ -182,7 +182,9 @@ def test_requests_that_are_not_idempotent_are_not_repeated(
     assert Job.objects.count() == 2
 
 
-def test_a_busy_server_is_retried_after_its_retry_after(dataset: Dataset, sluice: Cli, api_proxy: FaultProxy) -> None:
+def test_requests_to_a_busy_server_are_retried_after_the_requested_delay(
+    dataset: Dataset, sluice: Cli, api_proxy: FaultProxy
+) -> None:
     api_proxy.inject("POST", "/exports", problem(429, "rate_limited", retry_after=1))
     api_proxy.inject("POST", "/exports", problem(503, "database_unavailable", retry_after=1))
     ran = sluice("export", "submit", "things", "JFK:2024-02-29")
@@ -252,7 +254,7 @@ def test_the_source_message_is_shown_if_the_dataset_shows_errors(dataset: Datase
     assert "  no such day\ufffd[31m\n  Try another.\n" in sluice("export", "show", job.pk).text
 
 
-def test_a_dataset_shows_the_keys_of_the_user(dataset: Dataset, alice: User, sluice: Cli) -> None:
+def test_a_dataset_shows_the_keys_that_the_user_may_export(dataset: Dataset, alice: User, sluice: Cli) -> None:
     """C12."""
     group = Group.objects.create(name="team")
     alice.groups.add(group)

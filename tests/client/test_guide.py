@@ -1,6 +1,6 @@
-"""`docs/command-line.md`: every command runs, in order, and prints what the page shows. C3.
+"""The commands in `docs/command-line.md`, run in order and compared with the output on the page. C3.
 
-REWRITE_GUIDE=1 updates the outputs in the page.
+The environment variable `REWRITE_GUIDE=1` updates the output on the page.
 """
 
 import json
@@ -15,13 +15,13 @@ import pytest
 
 from exports.models import Dataset
 from tests.client.conftest import PROJECT, Cli
-from tests.client.gate import FaultProxy
+from tests.client.fault_proxy import FaultProxy
 from tests.e2e.conftest import Workers
 
 PAGE = PROJECT / "docs" / "command-line.md"
 HOME, SERVER = "/home/you", "http://127.0.0.1:8000"
 BLOCK = re.compile(r"(?<=^```console\n)(.+?)(?=^```$)", re.MULTILINE | re.DOTALL)
-# Values that differ between runs, and lines of progress, of which there may be any number.
+# Values that differ between runs, and progress lines, whose number varies.
 VARIES = (
     (re.compile(r"^(Exporting|Downloading|Document \d+): .*\n", re.MULTILINE), ""),
     (re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"), "JOB"),
@@ -58,7 +58,7 @@ FILES = {
 
 
 def blocks() -> list[list[tuple[str, str]]]:
-    """Return the commands of each block, each with the output that the page shows."""
+    """Return the commands of each block with their output on the page."""
     return [
         [
             (command, output)
@@ -76,7 +76,7 @@ def flights(source_db: psycopg.Connection, slots: int) -> Dataset:
 
 @pytest.fixture
 def reader(sluice: Cli) -> Cli:
-    """A user with the page's files, a token in one of them, and `sluice` on the path."""
+    """The environment of a reader: the files of the page, a token file, and `sluice` on the PATH."""
     home = sluice.folder / "home"
     (home / "files").mkdir(parents=True)
     for name, text in FILES.items():
@@ -91,7 +91,7 @@ def reader(sluice: Cli) -> Cli:
         url="",
         token="",
         folder=home,
-        more={"XDG_CONFIG_HOME": f"{home}/.config", "PATH": f"{program.parent}:{os.environ['PATH']}"},
+        variables={"XDG_CONFIG_HOME": f"{home}/.config", "PATH": f"{program.parent}:{os.environ['PATH']}"},
     )
 
 
@@ -115,7 +115,7 @@ def normalized(output: str) -> str:
 
 
 @pytest.mark.slow
-def test_every_command_prints_what_the_page_shows(
+def test_every_command_prints_the_output_on_the_page(
     flights: Dataset, workers: Workers, reader: Cli, api_proxy: FaultProxy
 ) -> None:
     """C3."""

@@ -1,4 +1,4 @@
-"""The command line as a separate package: it declares its requirements, and uses nothing of the service. C3."""
+"""The client as a separate package, which declares its requirements and does not depend on the service. C3."""
 
 import ast
 import subprocess
@@ -18,7 +18,7 @@ BUILD = "import sys; from flit_core.buildapi import build_wheel; print(build_whe
 
 
 def test_the_wheel_requires_what_the_extra_lists(tmp_path: Path) -> None:
-    """C3: built by its own backend."""
+    """C3: the wheel is built by the build backend that the package declares."""
     pytest.importorskip("flit_core")
     built = subprocess.run([sys.executable, "-c", BUILD, tmp_path], cwd=PACKAGE, capture_output=True, check=True)
     with zipfile.ZipFile(tmp_path / built.stdout.decode().split()[-1]) as wheel:
@@ -37,7 +37,7 @@ def test_the_wheel_requires_what_the_extra_lists(tmp_path: Path) -> None:
 
 
 def bounds(requirement: str) -> tuple[str, ...]:
-    """Return a requirement's name and bounds in a fixed order: `httpx2<3,>=2.16` is `httpx2>=2.16,<3`."""
+    """Return a requirement's name and version bounds in a fixed order: `httpx2<3,>=2.16` equals `httpx2>=2.16,<3`."""
     from packaging.requirements import Requirement
 
     parsed = Requirement(requirement)
@@ -50,7 +50,7 @@ def test_it_declares_the_same_requirements_as_the_extra() -> None:
 
 
 def test_it_imports_only_its_requirements() -> None:
-    """C3: nothing of the service."""
+    """C3: it does not import modules of the service."""
     allowed = {"sluice", "httpx2", "typer", "rich"} | sys.stdlib_module_names
     imported = {
         name.split(".")[0]

@@ -16,7 +16,7 @@ from config.platform.webhooks.models import Webhook
 from etl.models import Task
 from exports.models import Dataset, Job
 from tests.client.conftest import SOURCE
-from tests.client.gate import FaultProxy, cut_after
+from tests.client.fault_proxy import FaultProxy, cut_after
 from tests.client.test_downloads import fill
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_progress import MARKDOWN, complete, fail
@@ -42,7 +42,7 @@ def client(api_proxy: FaultProxy, storage_proxy: FaultProxy, token: str) -> "Ite
 def test_an_export_is_created_once_and_downloaded(
     dataset: Dataset, client: "Client", api_proxy: FaultProxy, storage_proxy: FaultProxy, tmp_path: Path
 ) -> None:
-    """C3: a lost response is repeated with its idempotency key, and a broken download resumes."""
+    """C3: after a lost response, the request is repeated with its idempotency key. A broken download resumes."""
     api_proxy.inject("POST", "/exports", lose_reply)
     accepted = client.exports.create("things", items=[("JFK", "2024-02-29")], delivery="single")
     assert_type(accepted, "models.AcceptedExport")
@@ -66,7 +66,7 @@ def test_an_export_is_created_once_and_downloaded(
     assert str(export.receipt and export.receipt.signed_url) not in repr(export)
 
 
-def test_a_wait_reports_progress_and_raises_the_failure(
+def test_waiting_reports_progress_and_raises_an_error_for_a_failed_export(
     dataset: Dataset, alice: User, client: "Client", api_proxy: FaultProxy
 ) -> None:
     from sluice import ExportFailed, NoFile, TimedOut
@@ -101,10 +101,10 @@ def test_a_wait_reports_progress_and_raises_the_failure(
         client.exports.download(export)
 
 
-def test_tasks_share_an_asynchronous_client(
+def test_asyncio_tasks_can_share_a_client(
     dataset: Dataset, alice: User, client: "Client", api_proxy: FaultProxy, tmp_path: Path
 ) -> None:
-    """C3: two waits and downloads at a time, in one event loop."""
+    """C3: two tasks of one event loop wait and download at the same time."""
     from sluice import AsyncClient
 
     jobs = [make_job(dataset, alice, 1, key=key) for key in ("JFK", "LGA")]
@@ -130,7 +130,7 @@ def test_tasks_share_an_asynchronous_client(
 
 
 def test_a_document_is_submitted_and_its_result_read(alice: User, client: "Client", tmp_path: Path) -> None:
-    """C3: through the service and through object storage, with a rule by its name."""
+    """C3: the upload is sent to the service or directly to object storage, and the rule is selected by name."""
     from sluice import DocumentFailed, RuleNotFound
 
     rule = make_rule(alice, name="Totals")
@@ -154,7 +154,7 @@ def test_a_document_is_submitted_and_its_result_read(alice: User, client: "Clien
 
 
 def test_a_result_is_corrected_and_approved(alice: User, client: "Client") -> None:
-    """C3, B37: with the digits of its numbers."""
+    """C3, B37: numbers keep their digits."""
     from sluice.exact_json import Number
 
     task = make_invoice(alice)
@@ -239,7 +239,7 @@ def test_errors_have_codes_and_pointers(dataset: Dataset, client: "Client", toke
         assert given not in str(refused.value)
 
 
-def test_unknown_fields_are_kept_and_missing_ones_are_an_invalid_response() -> None:
+def test_unknown_fields_are_kept_and_missing_fields_raise_an_error() -> None:
     from sluice import InvalidResponse
     from sluice.models import Preview
 

@@ -1,4 +1,4 @@
-"""Recurring exports on the command line. C3, A33."""
+"""Recurring exports with the command line. C3, A33."""
 
 from uuid import uuid4
 
@@ -20,7 +20,7 @@ def create(sluice: Cli, *more: str, name: str = "Daily", code: int = 0) -> str:
 
 
 def test_a_schedule_is_created_with_its_options(dataset: Dataset, sluice: Cli) -> None:
-    """A33: and it is the same one over the API."""
+    """A33."""
     made = create(
         sluice, "--from-day", "-7", "--to-day", "-1", "--misfire", "catch_up", "--format", "parquet", "--delivery",
         "single", "--reuse", "never", "--delivery-ttl", "3600", "--since-last-success",
@@ -60,8 +60,8 @@ def test_schedules_are_listed_newest_first(dataset: Dataset, alice: User, bob: U
     assert [each["name"] for each in sluice("export", "schedule", "list", "--json", "--limit", "1").lines] == ["second"]
 
 
-def test_a_run_by_hand_creates_one_export(dataset: Dataset, sluice: Cli) -> None:
-    """A33: and a second one is refused while it is active."""
+def test_a_manual_run_creates_one_export(dataset: Dataset, sluice: Cli) -> None:
+    """A33: a second run is refused while the first one is active."""
     made = create(sluice)
     ran = sluice("export", "schedule", "run", made)
     job = Job.objects.get()
@@ -75,7 +75,7 @@ def test_a_repeated_creation_makes_one_schedule(dataset: Dataset, sluice: Cli) -
     assert len(made) == Schedule.objects.count() == 1
 
 
-def test_a_paused_schedule_is_created(dataset: Dataset, sluice: Cli) -> None:
+def test_a_schedule_can_be_created_as_paused(dataset: Dataset, sluice: Cli) -> None:
     assert Schedule.objects.get(pk=create(sluice, "--paused")).next_run_at is None
 
 
@@ -98,8 +98,8 @@ def test_a_deleted_schedule_keeps_its_exports(dataset: Dataset, sluice: Cli) -> 
         (("--keys", "../etc"), "/request/keys/0: Does not match the key pattern"),
     ],
 )
-def test_bad_options_are_explained(dataset: Dataset, sluice: Cli, more: tuple[str, ...], words: str) -> None:
-    """A33: and nothing is created."""
+def test_invalid_options_are_reported(dataset: Dataset, sluice: Cli, more: tuple[str, ...], words: str) -> None:
+    """A33: no schedule is created."""
     assert words in create(sluice, *more, code=5)
     assert not Schedule.objects.exists()
 

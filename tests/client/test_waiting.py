@@ -1,4 +1,4 @@
-"""Waiting for exports with the command line through connection and server failures. C3."""
+"""Waiting for exports with the command line, also during connection and server failures. C3."""
 
 import os
 import pty
@@ -14,13 +14,13 @@ from config.dev.stack.processes import Web
 from exports.jobs import actions
 from exports.models import Dataset, Job
 from tests.client.conftest import Cli
-from tests.client.gate import FaultProxy, cut_after, cut_before, problem
+from tests.client.fault_proxy import FaultProxy, cut_after, cut_before, problem
 from tests.integration.factories import end_chunk, fail_chunk, finish, make_job
 from tests.waiting import expect_within, wait_until
 
 
 def ended(process: subprocess.Popen[bytes], limit: float = 60) -> tuple[int, str, str]:
-    """Return the exit code and the outputs of a started command."""
+    """Wait for a started command, and return its exit code and its output."""
     out, err = process.communicate(timeout=limit)
     return process.returncode, out.decode(), err.decode()
 
@@ -49,7 +49,7 @@ def test_exit_codes_reflect_the_outcome(dataset: Dataset, alice: User, done: Job
 
 
 def test_a_broken_stream_resumes(dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
-    """C3: it breaks in the middle of the first chunk's event."""
+    """C3: the stream breaks before the event of the first chunk."""
     job = make_job(dataset, alice, 2)
     api_proxy.inject("GET", "/events", cut_before(b"event: chunk"))
     waiting = sluice.start("export", "wait", job.pk)
@@ -148,7 +148,7 @@ def test_ctrl_c_stops_waiting_only(dataset: Dataset, alice: User, sluice: Cli, a
 
 def test_a_revoked_token_ends_the_wait(dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     job = make_job(dataset, alice, 1)
-    api_proxy.inject("GET", "/events", cut_after(0), times=9)  # an open stream would not notice the revocation
+    api_proxy.inject("GET", "/events", cut_after(0), times=9)  # without streams, the command polls
     waiting = sluice.start("export", "wait", job.pk)
     wait_until(api_proxy.streams)
     AuthToken.objects.filter(user=alice).delete()
@@ -160,11 +160,11 @@ def test_a_revoked_token_ends_the_wait(dataset: Dataset, alice: User, sluice: Cl
 
 
 def on_terminal(sluice: Cli, *arguments: object) -> tuple[subprocess.Popen[bytes], int]:
-    ours, theirs = pty.openpty()
-    sluice.more = {**sluice.more, "TERM": "xterm-256color", "COLUMNS": "100"}
-    process = sluice.start(*arguments, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    return process, ours
+    controller, terminal = pty.openpty()
+    sluice.variables = {**sluice.variables, "TERM": "xterm-256color", "COLUMNS": "100"}
+    process = sluice.start(*arguments, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    return process, controller
 
 
 def read_all(terminal: int) -> str:
@@ -172,7 +172,7 @@ def read_all(terminal: int) -> str:
     try:
         while block := os.read(terminal, 10_000):
             output += block
-    except OSError:  # EIO: the other end is closed
+    except OSError:  # EIO: the other end was closed
         pass
     os.close(terminal)
     return output.decode(errors="replace")
@@ -200,7 +200,7 @@ def test_color_is_used_on_terminals_that_support_it(dataset: Dataset, done: Job,
     process, terminal = on_terminal(sluice, "export", "list")
     assert "\x1b[32msuccess" in read_all(terminal)
     process.wait()
-    sluice.more = {"NO_COLOR": "1"}
+    sluice.variables = {"NO_COLOR": "1"}
     process, terminal = on_terminal(sluice, "export", "list")
     assert "\x1b[3" not in read_all(terminal)
     process.wait()

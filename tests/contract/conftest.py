@@ -1,15 +1,15 @@
-"""A real web process for external clients, with high rate limits and quotas."""
+"""Fixtures for tests with external clients: a real web process with high rate limits and quotas."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from config.dev.stack.processes import Web
-from tests.e2e.conftest import workers  # noqa: F401 - a fixture of these tests, too
+from tests.e2e.conftest import workers  # noqa: F401 - a fixture
 from tests.serving import serving, variables
 
 RATES = ("EXPORT_RATE", "EXPORT_POLL_RATE", "EXPORT_DOWNLOAD_RATE", "ETL_RATE", "ETL_POLL_RATE")
-PLENTY = {
+HIGH_LIMITS = {
     **dict.fromkeys(RATES, "1000000/min"),
     "EXPORT_DAILY_JOBS": "1000000",
     "EXPORT_DAILY_CHUNKS": "100000000",
@@ -25,7 +25,7 @@ PLENTY = {
 
 @pytest.fixture(scope="session")
 def served(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
-    """The web process of all tests here, on their database."""
+    """The web process of all tests in this folder, with the test database."""
     root = tmp_path_factory.mktemp("web")
-    with serving(root, variables(root, **PLENTY)) as running:
+    with serving(root, variables(root, **HIGH_LIMITS)) as running:
         yield running

@@ -1,7 +1,7 @@
 """A check and a hook for schemathesis. C4.
 
-schemathesis' `positive_data_acceptance` would accept any refusal of input that fits the document. Here, such input may
-only be refused for reasons that no schema can express.
+The built-in check `positive_data_acceptance` accepts any 4xx response to input that matches the document. Here, such
+input may only be refused for reasons that a schema cannot express.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from typing import Any
 import schemathesis
 
 KEY = "Idempotency-Key"
-# Reasons that depend on stored data, not on the request's format: codes, each with the pointers it may have.
+# Error codes that do not depend on the format of the request alone, each with a pattern of its possible pointers.
 KNOWN_REASONS = {
     "unknown_dataset": r"(/request)?/dataset",
     "unknown_column": r"(/request)?/columns/\d+",
@@ -21,19 +21,19 @@ KNOWN_REASONS = {
     "unknown_batch": r"(/request)?/filters/batchId|/request/batchId",
     "unknown_file": r"/file_key|/file_keys/\d+|/prefix",  # no such file in the inbox
     "too_many_chunks": r"/items|/filters|/request/keys",
-    # Unless postprocess_mode is skip; a dataset has either keys or its own filters.
+    # Required unless postprocess_mode is `skip`. A dataset requires either keys or filters.
     "required": r"/json_schema|/file|/file_keys|/request/keys|(/request)?/filters(/\w+)?|/items",
     "empty_document": r"/file|/size",
     "invalid": r"/cursor|/items/\d+/key|/filters/keys/\d+|/filters/dateTo|/csv|/url"
     r"|/columns|/items|/rows|/a|/b|/q|(/request)?/name|/batch_id|/prefix|/rule_id|/task_id|/to|/cron|/timezone|/window/to|/request/keys/\d+|/expected.*",
-    # Some datasets offer only some formats; the modes are those of the configured processors.
+    # Some datasets support only some formats. The modes depend on the configured processors.
     "invalid_choice": r"(/request)?/(format|compression)|/postprocess_mode",
     "unsupported_format": r"/file(/\d+)?",  # the provider accepts fewer formats
     "invalid_schema": r"/json_schema.*",
     "too_large": r"/json_schema.*",
-    "unknown_field": r"(?s)/request/.*|/filters/\w+|/items|/columns",  # those of exports, and of the dataset
+    "unknown_field": r"(?s)/request/.*|/filters/\w+|/items|/columns",  # the fields depend on the dataset
     "repeated": r"/file_keys/\d+",
-    "malformed": r"/expected",  # a text that must be JSON
+    "malformed": r"/expected",  # a string that must contain JSON
     "null": r"/expected",
     "max_value": r"/deliveryTtlSeconds",  # the limit is a setting
     "schema_validation": r"/expected.*|/data.*",
@@ -42,25 +42,27 @@ KNOWN_REASONS = {
     "private_address": r"/url",
     "nul": r".*",
 }
-OTHERS = {"file_too_large", "unsupported_format", "idempotency_key_reused"}
+KNOWN_CODES = {"file_too_large", "unsupported_format", "idempotency_key_reused"}
 numbers = itertools.count()
 
 
 @schemathesis.check
-def good_input_is_refused_for_known_reasons(ctx: Any, response: Any, case: Any) -> None:
+def valid_input_is_refused_for_known_reasons(ctx: Any, response: Any, case: Any) -> None:
     if response.status_code not in (400, 413, 415, 422) or not case.meta.generation.mode.is_positive:
         return
     problem = response.json()
-    if problem["code"] in OTHERS:
+    if problem["code"] in KNOWN_CODES:
         return
     assert "errors" in problem, problem
     for error in problem["errors"]:
-        places = KNOWN_REASONS.get(error["code"], "-")
-        assert re.fullmatch(places, error["pointer"]) or is_float(case.body, error["pointer"]), f"{error}: {case.body}"
+        pointers = KNOWN_REASONS.get(error["code"], "-")
+        assert re.fullmatch(pointers, error["pointer"]) or is_float(case.body, error["pointer"]), (
+            f"{error}: {case.body}"
+        )
 
 
 def is_float(body: Any, pointer: str) -> bool:
-    """Return whether a value is 3.0 instead of 3: an integer to JSON Schema, and refused on purpose."""
+    """Return whether a value is a float such as 3.0. JSON Schema accepts it as an integer, but the API refuses it."""
     for name in pointer.split("/")[1:]:
         if not isinstance(body, dict):
             return False
@@ -70,7 +72,7 @@ def is_float(body: Any, pointer: str) -> bool:
 
 @schemathesis.hook
 def before_call(ctx: Any, case: Any, kwargs: Any) -> None:
-    """Make valid idempotency keys unique: a repeated one gets a response before the body is checked."""
+    """Make valid idempotency keys unique, because a repeated key is answered before the body is checked."""
     key = (case.headers or {}).get(KEY)
     if isinstance(key, str) and re.fullmatch("[!-~]{1,200}", key):
         case.headers[KEY] = f"{key}-{next(numbers)}"

@@ -31,10 +31,10 @@ TEXT = b"Invoice 2026-0042\n\nTotal: 118.50\n"
 
 @pytest.fixture(scope="session")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The generated package, in a folder that can be imported from."""
+    """The generated package, in a folder on the import path."""
     folder = tmp_path_factory.mktemp("client")
     options = folder / "options.yaml"
-    options.write_text("post_hooks: []\n")  # it would format code for no reader
+    options.write_text("post_hooks: []\n")  # skip the formatting of the code
     ran = subprocess.run(
         [
             Path(sys.executable).with_name("openapi-python-client"), "generate", "--meta", "none",
@@ -85,7 +85,7 @@ def sluice(generated: Path, web: Web, token: str) -> Iterator[Sluice]:
 
 
 def test_the_whole_client_is_generated_and_importable(generated: Path) -> None:
-    """No operation is missing, and every body has a type: the generator omits constructs that it does not support."""
+    """The generator omits constructs that it does not support, so check that all operations and types exist."""
     names = [path.relative_to(generated).with_suffix("") for path in generated.rglob("*.py")]
     for name in names:
         importlib.import_module(".".join([PACKAGE, *name.parts]).removesuffix(".__init__"))
@@ -176,6 +176,6 @@ def test_errors_are_typed(sluice: Sluice, models: Any, dataset: Dataset) -> None
 
 
 def test_unauthenticated_calls_raise_a_typed_error(generated: Path, models: Any, web: Web) -> None:
-    stranger = Sluice(web, "slc_wrong")
-    with stranger.client:
-        assert stranger.call("exports.get_limits").code == "authentication_failed"
+    signed_out = Sluice(web, "slc_wrong")
+    with signed_out.client:
+        assert signed_out.call("exports.get_limits").code == "authentication_failed"

@@ -20,11 +20,11 @@ from tests.integration.test_schema import check, formats, resolved
 
 DOCUMENT: Path = BASE_DIR / "docs" / "openapi.yaml"
 METHODS = {"get", "put", "post", "delete", "patch"}
-# Routes below the API's paths that are not in the document, and the reasons.
+# Routes that are not in the document, and the reasons.
 EXCEPTIONS = {
-    "api/schema": "it is the document",
-    "app": "it leads to a page",
-    "api/docs": "it shows the document, as a page",
+    "api/schema": "it serves the document itself",
+    "app": "it redirects to a page",
+    "api/docs": "it is a page that shows the document",
 }
 PAGES = ("", "app/", "admin/")
 
@@ -56,7 +56,7 @@ def every_operation(check: Check) -> Callable[[], None]:
 
 
 def for_each(check: Check, cases: Callable[[], dict[str, Any]]) -> Callable[[], None]:
-    """Return one test for all cases: with a test for each, collecting them takes longer than running them."""
+    """Return one test for all cases. With a separate test for each, collecting them would take longer than running."""
 
     def test() -> None:
         for name, operation in cases().items():
@@ -74,7 +74,7 @@ def responses(operation: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def contents(operation: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield status, media type and the description of each body; the request's status is ""."""
+    """Yield the status, the media type, and the description of each body. The status of a request body is ""."""
     for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
         yield "", media_type, content
     for status, response in responses(operation).items():
@@ -91,7 +91,7 @@ def test_it_is_openapi_3_1() -> None:
 
 
 def test_its_schemas_are_json_schemas() -> None:
-    """OpenAPI's own meta-schema leaves them to JSON Schema's."""
+    """The meta-schema of OpenAPI does not check schemas, so they are checked with the meta-schema of JSON Schema."""
     for shape in chain(document()["components"]["schemas"].values(), inline_shapes(document())):
         jsonschema.Draft202012Validator.check_schema(shape)
 
@@ -126,7 +126,7 @@ def test_it_has_a_title_a_version_and_a_server() -> None:
         assert word in info["description"], word
 
 
-def test_its_tags_come_in_the_order_of_use() -> None:
+def test_its_tags_are_in_the_order_of_use() -> None:
     names = [tag["name"] for tag in document()["tags"]]
     tags = ["exports", "downloads", "schedules", "webhooks", "events", "documents", "rules", "tokens", "operations"]
     assert names == tags
@@ -140,7 +140,7 @@ def test_its_tags_come_in_the_order_of_use() -> None:
 def test_every_operation_has_a_summary_and_a_description(operation: dict[str, Any]) -> None:
     assert 5 < len(operation["summary"]) < 50
     assert len(operation["description"]) > 40
-    assert not re.match(r"`(GET|POST|PUT|PATCH|DELETE)\b", operation["description"])  # a docstring, which is about code
+    assert not re.match(r"`(GET|POST|PUT|PATCH|DELETE)\b", operation["description"])  # the view's docstring
     for parameter in operation.get("parameters", []):
         assert parameter["in"] == "path" or parameter.get("description"), parameter["name"]
     assert all(response["description"] for response in responses(operation).values())
@@ -148,8 +148,9 @@ def test_every_operation_has_a_summary_and_a_description(operation: dict[str, An
 
 def test_every_operation_declares_its_authentication() -> None:
     for name, operation in operations().items():
-        ways = operation["security"]
-        names = [set(each) for each in dict.fromkeys(frozenset(way) for way in ways)]  # a bearer for each scope
+        alternatives = operation["security"]
+        # Alternatives with bearer tokens of different scopes are equal here.
+        names = [set(schemes) for schemes in dict.fromkeys(map(frozenset, alternatives))]
         if operation["operationId"] in ("livez", "readyz", "download"):
             assert names == [], name
         elif operation["operationId"] == "metrics":
@@ -226,22 +227,22 @@ def test_its_links_name_operations_and_response_fields() -> None:
                 target = by_name[link["operationId"]]
                 wanted = {each["name"] for each in target["parameters"] if each["in"] == "path"}
                 assert set(link["parameters"]) == wanted
-                assert all(can_be_found(way, operation, response) for way in link["parameters"].values())
+                assert all(resolves(expression, operation, response) for expression in link["parameters"].values())
                 found += 1
     assert found > 20
 
 
-def can_be_found(way: str, operation: dict[str, Any], response: dict[str, Any]) -> bool:
-    """Return whether a runtime expression finds a value in the operation's own examples."""
-    if name := re.fullmatch(r"\$request\.path\.(\w+)", way):
+def resolves(expression: str, operation: dict[str, Any], response: dict[str, Any]) -> bool:
+    """Return whether a runtime expression has a value in the examples of the operation."""
+    if name := re.fullmatch(r"\$request\.path\.(\w+)", expression):
         return name[1] in {each["name"] for each in operation["parameters"]}
-    member = way.removeprefix("$response.body#/")
+    member = expression.removeprefix("$response.body#/")
     shown = response["content"]["application/json"]["examples"].values()
     return all(example["value"].get(member) for example in shown)
 
 
 def test_every_api_route_is_documented_or_a_known_exception() -> None:
-    """With each of its methods; `tests/integration/test_schema.py` compares the methods in the other direction."""
+    """`tests/integration/test_schema.py` compares the methods of the routes."""
     documented = {re.sub(r"{[^}]*}", "{}", path.strip("/")) for path in document()["paths"]}
     served = {re.sub(r"<[^>]*>", "{}", route) for route in routes(get_resolver()) if not is_page(route)}
     served = {route for route in served if not route.startswith(WEBHOOK_PATHS[1:])}  # of the same resource
@@ -263,5 +264,5 @@ def is_page(route: str) -> bool:
 
 
 def test_formats_are_checked() -> None:
-    """The checks above would pass by accident if the checker knew no formats."""
+    """If the checker knew no formats, the checks above would pass for any value."""
     assert {"date", "date-time", "uuid", "uri"} <= set(formats.checkers)

@@ -1,6 +1,7 @@
-"""Schemathesis against a real web process and real workers: responses to any input match the OpenAPI document. C4.
+"""Fuzz test with schemathesis, a real web process, and real workers: all responses match the OpenAPI document. C4.
 
-`FUZZ_EXAMPLES` and `FUZZ_SEED` in the environment make it longer, or different: `make fuzz`.
+The environment variables `FUZZ_EXAMPLES` and `FUZZ_SEED`, which `make fuzz` sets, change the number of examples and the
+random seed.
 """
 
 import json
@@ -27,13 +28,13 @@ EXAMPLES = os.environ.get("FUZZ_EXAMPLES", "5")
 SEED = os.environ.get("FUZZ_SEED", "20130215")
 CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
 HOOKS = Path(__file__).with_name("fuzz_checks.py")
-NOBODYS = "00000000-0000-4000-8000-000000000000"
+UNKNOWN_ID = "00000000-0000-4000-8000-000000000000"
 HOOK = "http://127.0.0.1:9/hook"
 
 
 @pytest.fixture
 def known(dataset: Dataset, alice: User) -> dict[str, list[Any]]:
-    """Return values for requests: objects in each state, and some that do not exist."""
+    """Values for requests: objects in each state, and some that do not exist."""
     dataset.name = "flights"  # as in the document's examples
     dataset.save()
     done = make_job(dataset, alice, 2, delivery="manifest")
@@ -48,16 +49,16 @@ def known(dataset: Dataset, alice: User) -> dict[str, list[Any]]:
     fail(refused)
     mine, systems = make_rule(alice, name="mine"), make_rule(None, name="the system's", slug="a-system-rule")
     return {
-        "jobs": [str(done.pk), str(failed.pk), NOBODYS],
-        "webhooks": [str(hook.pk), NOBODYS],
-        "deliveries": [str(delivery.pk), NOBODYS],
+        "jobs": [str(done.pk), str(failed.pk), UNKNOWN_ID],
+        "webhooks": [str(hook.pk), UNKNOWN_ID],
+        "deliveries": [str(delivery.pk), UNKNOWN_ID],
         "tasks": [completed.pk, refused.pk, 10**9, 2**63 - 1],
         "rules": [mine.pk, systems.pk, 10**9, 2**63 - 1],
         "keys": ["JFK", "EWR", "..", "a/b"],
         "days": ["2024-02-28", "2024-02-29", "0001-01-01"],
         "datasets": [dataset.name, "nothing"],
         "urls": [HOOK, "https://127.0.0.1/", "http://10.0.0.1/", "ftp://127.0.0.1/"],
-        "files": [f"etl/uploads/{alice.pk}/{NOBODYS}", "../../x"],
+        "files": [f"etl/uploads/{alice.pk}/{UNKNOWN_ID}", "../../x"],
         "types": ["text/plain", "application/pdf", "application/zip"],
     }
 

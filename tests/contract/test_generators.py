@@ -1,7 +1,7 @@
-"""Clients generated from the OpenAPI document compile and work, against real processes. C4.
+"""Clients that several generators create from the OpenAPI document, compiled and run with real processes. C4.
 
-`make clients` runs all of them, other tests only one. Their packages are in `.local/generators`, from the lock file in
-`tests/contract/generators`, and in `.venv-generators`.
+`make clients` tests all of them, and other test runs only one. The generators are installed in `.venv-generators` and,
+from the lock file in `tests/contract/generators`, in `.local/generators`.
 """
 
 import json
@@ -32,7 +32,7 @@ TYPESCRIPT = {
     "openapi-generator": (*OPENAPI_GENERATOR, "typescript-fetch", "--output", "generated/openapi-generator"),
 }
 ALL = os.environ.get("GENERATORS") == "all"
-# A package that the generated Go code needs. If it is not unpacked here, Go downloads it.
+# A package that the generated Go code requires. If this folder does not exist, Go downloads it.
 GO_VALIDATOR = PACKAGES / "debian" / "usr" / "share" / "gocode" / "src" / "gopkg.in" / "validator.v2"
 pytestmark = [
     pytest.mark.slow,
@@ -43,7 +43,7 @@ pytestmark = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the programs, and a document."""
+    """A folder with the client programs and a document."""
     shutil.copytree(PROGRAMS, folder := tmp_path / "client")
     (folder / "invoice.txt").write_text("Total: 118.50\n")
     return folder
@@ -51,14 +51,14 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def variables(dataset: Dataset, workers: Workers, web: Web, token: str) -> dict[str, str]:
-    """Variables of a program that uses a running service."""
+    """The environment variables of a client program."""
     workers.start("exports,bundles,etl-ocr,etl-postprocess")
     return {"SLUICE_URL": web.url, "SLUICE_TOKEN": token}
 
 
 @pytest.mark.parametrize("name", TYPESCRIPT if ALL else ["openapi-fetch"])
 def test_a_client_for_typescript_compiles_and_works(name: str, folder: Path, variables: dict[str, str]) -> None:
-    """C4: an export to its verified file, a document to its text, a webhook, and a problem."""
+    """C4: it exports and verifies a file, processes a document, creates a webhook, and receives a problem."""
     (folder / "node_modules").symlink_to(NODE.parent)
     (folder / "orval.config.mjs").write_text(orval_config(variables["SLUICE_URL"]))
     run(folder, *TYPESCRIPT[name])
@@ -83,12 +83,12 @@ def orval_config(url: str) -> str:
     ],
     ids=itemgetter(0),
 )
-def test_linters_find_nothing_in_the_document(command: tuple[str, ...], folder: Path) -> None:
+def test_linters_find_no_problem_in_the_document(command: tuple[str, ...], folder: Path) -> None:
     found = run(folder, NODE / command[0], *command[1:], SCHEMA, REDOCLY_TELEMETRY="off")
     assert "warning" not in found.lower(), found
 
 
-if ALL:  # `make test-all` needs neither Java nor Go
+if ALL:  # so that `make test-all` does not require Java and Go
 
     def test_a_client_for_python_has_correct_types_and_works(folder: Path, variables: dict[str, str]) -> None:
         run(folder, *OPENAPI_GENERATOR, "python", "--output", "generated")
@@ -133,7 +133,7 @@ if ALL:  # `make test-all` needs neither Java nor Go
 
 
 def run(folder: Path, *command: str | Path, **variables: str) -> str:
-    """Return the output of a program that has no settings of the service and sends no telemetry."""
+    """Run a program without the settings of the service and without telemetry, and return its output."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(PACKAGES / "home"), "DO_NOT_TRACK": "1", **variables}
     ran = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False

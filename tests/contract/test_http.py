@@ -1,4 +1,4 @@
-"""HTTP according to RFC 9110 and 9111: query parameters, caches, and compression. C4."""
+"""HTTP semantics: query parameters, caching, and compression (RFC 9110 and 9111). C4."""
 
 import gzip
 from typing import Any
@@ -16,19 +16,19 @@ from tests.integration.factories import finish, make_job
 from tests.integration.test_schema import EXAMPLES
 from tests.security.conftest import browser_of
 
-# Views that allow anyone: the URLs of links, health checks, and metrics may get parameters from other software.
-FOR_ANYONE = {"livez", "readyz", "metrics", "download"}
+# Views without authentication. Other software may add parameters to the URLs of links, health checks, and metrics.
+PUBLIC = {"livez", "readyz", "metrics", "download"}
 GZIP = {"accept-encoding": "gzip"}
 
 
 def test_unknown_query_parameters_are_errors(api: APIClient) -> None:
-    """C4: the error names each one, also beside documented ones."""
+    """C4: the error names each of them, also if the query has documented parameters too."""
     for name, operation in operations().items():
         method, _, path = name.partition(" ")
         known = "&".join(f"{each['name']}=1" for each in operation.get("parameters", []) if each["in"] == "query")
         url = f"{path.format(**EXAMPLES)}?state=failed&{known}"
         response = api.generic(method.upper(), url, content_type="application/json")
-        if operation["operationId"] in FOR_ANYONE:
+        if operation["operationId"] in PUBLIC:
             assert response.status_code != 400
         else:
             assert response.status_code == 400, name
@@ -37,11 +37,11 @@ def test_unknown_query_parameters_are_errors(api: APIClient) -> None:
             ]
 
 
-def test_unknown_query_parameters_are_checked_after_the_authentication(client: Any) -> None:
+def test_unknown_query_parameters_are_checked_after_authentication(client: Any) -> None:
     assert client.get("/exports?state=failed").status_code == 401
 
 
-def test_many_long_query_parameters_are_a_bounded_error(api: APIClient) -> None:
+def test_the_error_for_many_long_query_parameters_has_a_limited_size(api: APIClient) -> None:
     query = "&".join(f"{number}{'x' * 200}=1" for number in range(500))
     errors = api.get(f"/exports?{query}").json()["errors"]
     assert len(errors) == 100
@@ -74,7 +74,7 @@ def test_large_json_is_compressed_for_programs(alice: User, many: str) -> None:
     assert "Content-Encoding" not in client.get(f"{many}?limit=1", headers=GZIP)
 
 
-def test_nothing_with_a_secret_is_compressed(dataset: Dataset, alice: User) -> None:
+def test_responses_with_secrets_are_not_compressed(dataset: Dataset, alice: User) -> None:
     """The size of a compressed response would reveal a secret in it (BREACH)."""
     for _ in range(3):
         finish(make_job(dataset, alice))
@@ -84,7 +84,7 @@ def test_nothing_with_a_secret_is_compressed(dataset: Dataset, alice: User) -> N
     assert "Content-Encoding" not in response
 
 
-def test_nothing_is_compressed_for_a_session(alice: User, many: str) -> None:
-    """Another site can make a browser send requests with its cookies."""
+def test_responses_to_browser_sessions_are_not_compressed(alice: User, many: str) -> None:
+    """Another site can make a browser send requests with the session cookie, and measure the size (BREACH)."""
     assert len(browser_of(alice).get(many).content) > 1024
     assert "Content-Encoding" not in browser_of(alice).get(many, headers=GZIP)

@@ -1,4 +1,4 @@
-"""Methods and media types that an operation does not accept: 405, 415, and 406, each with a problem. C4."""
+"""Responses to methods and media types that an operation does not support: 405, 415, and 406. C4."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,7 @@ from tests.integration.schedules import make_schedule
 from tests.integration.test_schema import EXAMPLES
 
 WRITES = ("POST", "PUT", "PATCH")
-ANY_FORM = {
+FIXED_FORMAT = {
     "livez",
     "readyz",
     "metrics",
@@ -30,10 +30,10 @@ ANY_FORM = {
     "getLayout",
     "getPageImage",
     "getBatchResults",
-}  # one format, regardless of Accept
+}  # operations with one response format, regardless of Accept
 
 
-def asked(**known: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def requests(**known: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for name, operation in operations().items():
         method, _, path = name.partition(" ")
         yield method.upper(), path.format(**{**EXAMPLES, **known}), operation
@@ -45,17 +45,17 @@ def code(response: Any, status: int) -> str:
 
 
 def test_unsupported_methods_are_405_with_an_allow_header(api: APIClient) -> None:
-    for path, operations_of_it in document()["paths"].items():
-        taken = {method.upper() for method in operations_of_it}
-        for method in {each.upper() for each in METHODS} - taken | {"TRACE"}:
+    for path, methods in document()["paths"].items():
+        supported = {method.upper() for method in methods}
+        for method in {each.upper() for each in METHODS} - supported | {"TRACE"}:
             response = api.generic(method, path.format(**EXAMPLES))
             assert code(response, 405) == "method_not_allowed", (method, path)
             allowed = set(response["Allow"].replace(" ", "").split(","))
-            assert allowed - {"HEAD", "OPTIONS"} == taken, (method, path)
+            assert allowed - {"HEAD", "OPTIONS"} == supported, (method, path)
 
 
 def test_unsupported_media_types_are_415(api: APIClient, dataset: Dataset, alice: User) -> None:
-    """Also for operations without a body."""
+    """This includes operations without a body."""
     hook = subscriptions.create(user_id=alice.pk, url="https://127.0.0.1/", events=["export.succeeded"])
     known = {
         "rule_id": make_rule(alice).pk,
@@ -66,7 +66,7 @@ def test_unsupported_media_types_are_415(api: APIClient, dataset: Dataset, alice
         "webhookId": hook.pk,
         "deliveryId": subscriptions.send_test(hook).pk,
     }
-    for method, path, operation in asked(**known):
+    for method, path, operation in requests(**known):
         if method in WRITES:
             assert "415" in operation["responses"]
             for media_type in ("text/plain", "application/xml", "application/x-www-form-urlencoded"):
@@ -84,19 +84,19 @@ def test_an_unexpected_body_is_an_error(api: APIClient, alice: User) -> None:
 
 
 def test_unavailable_response_formats_are_406(api: APIClient) -> None:
-    for method, path, operation in asked():
+    for method, path, operation in requests():
         response = api.generic(method, path, content_type="application/json", headers={"accept": "text/csv"})
         is_documented = "406" in operation["responses"]
-        assert is_documented is (operation["operationId"] not in ANY_FORM and method != "DELETE")
+        assert is_documented is (operation["operationId"] not in FIXED_FORMAT and method != "DELETE")
         if is_documented:
             assert code(response, 406) == "not_acceptable", (method, path)
         else:
             assert response.status_code != 406
 
 
-def test_clients_that_accept_what_the_schema_lists_are_not_refused(api: APIClient) -> None:
-    """C4: also where a problem is the only media type, because success has no body."""
-    for method, path, operation in asked():
+def test_clients_that_accept_the_documented_media_types_are_not_refused(api: APIClient) -> None:
+    """C4: this includes operations whose only media type is that of problems, because success has no body."""
+    for method, path, operation in requests():
         listed = {each for response in responses(operation).values() for each in response.get("content", {})}
         for accept in (", ".join(sorted(listed)), CONTENT_TYPE):
             response = api.generic(method, path, content_type="application/json", headers={"accept": accept})
@@ -105,13 +105,13 @@ def test_clients_that_accept_what_the_schema_lists_are_not_refused(api: APIClien
 
 def test_options_lists_the_methods(api: APIClient) -> None:
     """C4: RFC 9110, 9.3.7."""
-    for path, operations_of_it in document()["paths"].items():
+    for path, methods in document()["paths"].items():
         response = api.options(path.format(**EXAMPLES), headers={"accept": "text/csv"})
         if "OPTIONS" not in (allowed := set(response["Allow"].replace(" ", "").split(","))):
             assert code(response, 405) == "method_not_allowed"  # an event stream
             continue
         assert (response.status_code, response.content) == (200, b""), path
-        assert allowed - {"HEAD", "OPTIONS"} == {method.upper() for method in operations_of_it}, path
+        assert allowed - {"HEAD", "OPTIONS"} == {method.upper() for method in methods}, path
 
 
 @pytest.mark.parametrize("path", ["/exports/nowhere", "/api/v1/etl/tasks/x", "/api/v1/nothing", "/exports/"])

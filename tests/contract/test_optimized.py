@@ -1,4 +1,4 @@
-"""Python without docstrings and assertions (`-OO`)."""
+"""Error responses if Python runs without docstrings and assertions (`-OO`)."""
 
 from collections.abc import Iterator
 from uuid import uuid4

@@ -1,7 +1,7 @@
-"""The code blocks of the documentation: those that run, and the reasons why others do not.
+"""Parser of the code blocks in the documentation, and comparison of their output.
 
-The language of a fence decides whether it runs. `<!-- not run: why -->` on the line before it excludes it. A fence
-with a title, as in ```` ```python title="receiver.py" ````, is a file that later blocks can use.
+The language of a block determines whether it is run. `<!-- not run: REASON -->` on the line before it excludes it. A
+block with a title, as in ```` ```python title="receiver.py" ````, is a file that later blocks can use.
 """
 
 import json
@@ -19,12 +19,12 @@ PROJECT = Path(__file__).resolve().parents[2]
 RUN = ("sh", "python")
 WHY_NOT = re.compile(r"<!-- not run: (?P<reason>.+?) -->\s*\Z", re.DOTALL)
 TITLE = re.compile(r'title="(?P<title>[^"]+)"')
-ANYTHING = "…"
+WILDCARD = "…"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """`line` is the line of its text in the file. `reason`: why the block is not run."""
+    """A code block of a page. `line`: the first line of its text in the file. `reason`: why it is not run, or ""."""
 
     page: Path
     line: int
@@ -43,7 +43,7 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Return every page of the documentation, except decisions: their blocks were true when they were written."""
+    """Return the pages of the documentation. ADRs are excluded, because their blocks may be outdated."""
     return [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
 
 
@@ -73,17 +73,17 @@ def block_of(page: Path, token: Token, before: Token | None) -> Block:
     )
 
 
-def shown_after(blocks: list[Block], index: int) -> Block | None:
-    """Return the block that shows the output of this one, if the next one does."""
+def expected_output(blocks: list[Block], index: int) -> Block | None:
+    """Return the next block if it shows the output of this one."""
     following = blocks[index + 1] if index + 1 < len(blocks) else None
     return following if following and following.language in ("json", "text") and not following.reason else None
 
 
-# ---- Shown and actual output ---------------------------------------------------------------------------------------
+# ---- Comparison of output -------------------------------------------------------------------------------------------
 
 
 def differences(shown: Block, printed: str) -> list[str]:
-    """Return the differences between the output on a page and the actual output. `…` stands for anything."""
+    """Return the differences between the output on a page and the actual output. `…` matches anything."""
     if shown.language == "json":
         return list(differing_places(json.loads(shown.text), last_json(printed)))
     wanted, lines = shown.text.strip().splitlines(), printed.strip().splitlines()
@@ -91,7 +91,8 @@ def differences(shown: Block, printed: str) -> list[str]:
 
 
 def last_json(printed: str) -> Any:
-    """Return the last JSON document of an output, after any other text. curl's output ends without a newline."""
+    """Return the last JSON document of an output. Other text may precede it on the same line, because curl's output
+    ends without a newline."""
     lines = printed.strip().splitlines()
     for first in range(len(lines)):
         with suppress(json.JSONDecodeError):
@@ -100,7 +101,7 @@ def last_json(printed: str) -> Any:
 
 
 def documents(text: str) -> list[Any]:
-    """Return consecutive JSON documents. Raises JSONDecodeError."""
+    """Parse consecutive JSON documents. Raises JSONDecodeError."""
     found, rest = [], text
     while rest:
         document, end = json.JSONDecoder().raw_decode(rest)
@@ -119,7 +120,7 @@ def differing_places(shown: Any, real: Any, place: str = "") -> Iterator[str]:
         case list(), list():
             yield from differing_items(shown, real, place)
         case str(), str():
-            if not re.fullmatch(".*".join(map(re.escape, shown.split(ANYTHING))), real, re.DOTALL):
+            if not re.fullmatch(".*".join(map(re.escape, shown.split(WILDCARD))), real, re.DOTALL):
                 yield f"{place} is {real!r}"
         case _:
             if shown != real or isinstance(shown, bool) != isinstance(real, bool):
@@ -134,8 +135,8 @@ def differing_fields(shown: dict[str, Any], real: dict[str, Any], place: str) ->
 
 
 def differing_items(shown: list[Any], real: list[Any], place: str) -> Iterator[str]:
-    """`…` at the end of a list stands for any number of items."""
-    is_open = shown[-1:] == [ANYTHING]
+    """Yield the differences between two lists. `…` at the end of a list matches any number of items."""
+    is_open = shown[-1:] == [WILDCARD]
     given = shown[:-1] if is_open else shown
     if len(given) > len(real) or (not is_open and len(given) < len(real)):
         yield f"{place} has {len(real)} items"

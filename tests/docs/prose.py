@@ -23,27 +23,27 @@ IGNORED_RULES = {
     "ExpandTimeShorthands": "ms and s are units",
     "ExpandMemoryShorthands": "MiB and GB are units",
     "ExpandMinimum": "min is a unit and a function",
-    "ExpandStandardInputAndOutput": "stdin and stderr are the names that programs know",
-    "ExpandControl": "Ctrl is what the key says",
-    "SplitWords": "prefetch and runbook are words of the field",
+    "ExpandStandardInputAndOutput": "stdin and stderr are technical terms",
+    "ExpandControl": "Ctrl is the label of the key",
+    "SplitWords": "prefetch and runbook are technical terms",
     "MergeWords": "it joins code with the word after it",
-    "DisjointPrefixes": "post-processing is written so everywhere",
-    "Dashes": "options of commands begin with two hyphens",
-    "NumericRangeEnDash": "signs in code and dates are no ranges",
+    "DisjointPrefixes": "post-processing is the spelling in all texts",
+    "Dashes": "options of commands start with two hyphens",
+    "NumericRangeEnDash": "hyphens in code and dates are not ranges",
     "OrthographicConsistency": "POSTs are requests",
     "WrongNegative": "unreferenced files are files without references",
     "LongSentences": "it counts code and tables as words",
     "ExpandConfiguration": "config is a folder",
-    "ExpandDirectory": "DIR is a part of names of settings",
+    "ExpandDirectory": "DIR is a part of setting names",
     "ExpandParameter": "param is a name in code",
     "ExpandArgument": "arg is a name in code",
     "OkToOkay": "ok is a value",
-    "UnclosedQuotes": "a quote in code needs no partner in the text",
+    "UnclosedQuotes": "a quotation mark may be a part of code",
     "CompoundNouns": "lock files and new lines are two words",
-    "QuantifierNumeralConflict": "it reads a number that follows as a count",
+    "QuantifierNumeralConflict": "it treats any following number as a count",
     "Spaces": "code is aligned",
-    "EllipsisLength": "paths are abbreviated with one character",
-    # False positives in sentences whose code in backticks was removed.
+    "EllipsisLength": "paths are abbreviated with the character …",
+    # False positives in sentences with code in backticks, which is removed.
     "ToTwoToo": "see above",
     "AnA": "see above",
     "MissingDeterminer": "see above",
@@ -53,7 +53,7 @@ IGNORED_RULES = {
     "RepeatedWords": "see above",
     "SingleBe": "see above",
     # False positives that confuse nouns and verbs.
-    "ItsContraction": "what follows `its` is a noun",
+    "ItsContraction": "the word after `its` is a noun",
     "MassNouns": "a finding, a middleware, and a binding can be counted",
     "Months": "may is a verb",
     "NounVerbConfusion": "a change takes effect",
@@ -67,7 +67,7 @@ IDENTIFIER = re.compile(r"[\d_./]|\w[A-Z]|[^\x00-\x7f’‘]")
 
 
 class Text(HTMLParser):
-    """The text of a template, without HTML tags, scripts, and Django's template tags."""
+    """Parser that collects the text of a template, without HTML tags and scripts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def lint(files: list[Path], folder: Path) -> Iterator[tuple[str, dict[str, Any]]
 
 
 def is_correct_word(finding: dict[str, Any], dictionary: set[str]) -> bool:
-    """Return whether a spelling error is an identifier, or in the dictionary with other capitals."""
+    """Return whether a reported spelling error is an identifier, or is in the dictionary in another case."""
     text = finding["matched_text"]
     return finding["rule"] == "SpellCheck" and bool(IDENTIFIER.search(text) or text.lower() in dictionary)
 

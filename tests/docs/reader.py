@@ -1,4 +1,4 @@
-"""Runs a page's blocks like a reader: in one shell, in a copy of the project's folder, with a running stack."""
+"""Runner of a page's blocks in one shell, in a copy of the project's folder and with a running stack."""
 
 import os
 import re
@@ -20,18 +20,19 @@ TOTAL = re.compile(r"Total(?: due)?: ([\d.,]+) ([A-Z]{3})")
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """The results of running the blocks of a page: the output of each, and how the shell ended."""
+    """The results of running the blocks of a page. `printed`: the output of each block. `last_place`: the location of
+    the last block that was started. `status`: the exit status of the shell."""
 
     printed: dict[Block, str]
-    at: str
+    last_place: str
     status: int
-    complaints: str
+    stderr: str
 
 
 def read(blocks: list[Block], *, stack: Path, folder: Path) -> Reading:
-    """Run the blocks of a page in sequence in one shell, in `folder`. `stack` is the folder of the stack.
+    """Run the blocks of a page in order, in one shell in `folder`. `stack`: the folder of the running stack.
 
-    The shell stops at the first command that fails. The output of each block is kept separately.
+    The shell stops at the first command that fails. The output of each block is recorded separately.
     """
     prepare_folder(folder, stack)
     outputs = folder / ".outputs"
@@ -47,9 +48,9 @@ def read(blocks: list[Block], *, stack: Path, folder: Path) -> Reading:
     )  # fmt: skip
     return Reading(
         printed={block: path.read_text() for path, block in run.items() if path.exists()},
-        at=run[Path((outputs / "at").read_text().strip())].place,
+        last_place=run[Path((outputs / "at").read_text().strip())].place,
         status=done.returncode,
-        complaints=done.stderr,
+        stderr=done.stderr,
     )
 
 
@@ -59,7 +60,7 @@ def commands(block: Block, output: Path) -> str:
 
 
 def prepare_folder(folder: Path, stack: Path) -> None:
-    """Make the folder look like the project's while `make up` runs in it."""
+    """Create a folder like that of the project while `make up` is running."""
     folder.mkdir()
     for each in PROJECT.iterdir():
         if each.name != ".local":
@@ -73,9 +74,8 @@ def prepare_folder(folder: Path, stack: Path) -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the variables of a new shell: an active virtual environment, `sluice` installed, and a free port for
-    webhooks.
-    """
+    """Return the variables of a new shell, with an active virtual environment, the command `sluice`, and a free port
+    for webhooks."""
     return {
         "PATH": f"{folder / '.bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "HOME": str(folder),
@@ -88,7 +88,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def model(request: Request) -> Reply:
-    """Respond like a language model for two kinds of documents: those with a total, and parking tickets."""
+    """Respond like a language model to documents with a total and to parking tickets."""
     prompt = "".join(str(message["content"]) for message in request.messages)
     if '"plate"' in prompt:
         return gives({"plate": "B-XY 123", "amount": 4.5}, {"/amount": {"page": 1, "quote": "Paid: 4.50 EUR"}})

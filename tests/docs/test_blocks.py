@@ -1,4 +1,4 @@
-"""Every command, program, and output in the documentation, run on a real stack. C4."""
+"""The commands and programs in the documentation, run on a real stack and compared with the output on the pages. C4."""
 
 import json
 import os
@@ -12,21 +12,20 @@ from config.dev.stack.__main__ import announcement
 from config.dev.stack.local import Stack
 from config.dev.stack.local import running as stack_running
 from tests.docs import reader
-from tests.docs.blocks import Block, blocks_of, differences, pages, shown_after
+from tests.docs.blocks import Block, blocks_of, differences, expected_output, pages
 from tests.integration import openai_server
 
-# tests/operations/test_runbook.py runs the runbook's blocks, which need faults.
+# tests/operations/test_runbook.py runs the blocks of the runbook, because they require faults.
 RUNBOOK = "runbook.md"
 PAGES = [page for page in pages() if page.name != RUNBOOK and any(block.is_run for block in blocks_of(page))]
-# Blocks with output are compared with the actual output, drawn, or parsed. The command line's tests run transcripts.
+# Languages of blocks that are not run. Other tests check them: as output, diagrams, or transcripts of the command line.
 SHOWN = ("json", "text", "mermaid", "sql", "console")
 
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack as `make up` starts it, in a temporary folder, with a language model and permission to post to this
-    host.
-    """
+    """A stack like that of `make up`, in a temporary folder and with a language model. Webhooks to this host are
+    allowed."""
     with openai_server.running() as models:
         models.always(reader.model)
         given = {
@@ -42,35 +41,35 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_code_blocks_run_and_print_what_the_pages_show(stack: Stack, tmp_path: Path) -> None:
-    """A single test, since each test process would start a stack."""
+def test_code_blocks_run_and_print_the_output_on_the_pages(stack: Stack, tmp_path: Path) -> None:
+    """This is a single test, because each test process would start a stack."""
     wrong: dict[str, object] = {}
     for source in PAGES:
         blocks, folder = blocks_of(source), tmp_path / source.stem
         reading = reader.read(blocks, stack=stack.servers.root, folder=folder)
         if reading.status != 0:
-            wrong[reading.at] = reading.complaints
-        wrong |= wrong_outputs(blocks, reading.printed | printed_at_start(blocks, stack))
+            wrong[reading.last_place] = reading.stderr
+        wrong |= wrong_outputs(blocks, reading.printed | startup_output(blocks, stack))
     assert not wrong
 
 
-def printed_at_start(blocks: list[Block], stack: Stack) -> dict[Block, str]:
-    """Return the output of `make up` at the start of the stack, by the blocks that show it."""
+def startup_output(blocks: list[Block], stack: Stack) -> dict[Block, str]:
+    """Return the output of `make up` for the blocks that run it."""
     return {block: announcement(stack) for block in blocks if block.text.endswith("make up\n")}
 
 
 def wrong_outputs(blocks: list[Block], printed: dict[Block, str]) -> dict[str, object]:
-    """Return the differences between shown and actual output, by location."""
-    pairs = ((block, shown_after(blocks, index)) for index, block in enumerate(blocks) if block in printed)
+    """Return the differences between the output on the pages and the actual output, by location."""
+    pairs = ((block, expected_output(blocks, index)) for index, block in enumerate(blocks) if block in printed)
     found = {shown.place: differences(shown, printed[block]) for block, shown in pairs if shown}
     return {place: each for place, each in found.items() if each}
 
 
-def test_every_block_that_is_not_run_gives_a_reason(record_property: Any) -> None:
-    """List the blocks with `-rP`."""
+def test_every_block_that_is_not_run_has_a_reason(record_property: Any) -> None:
+    """The option `-rP` of pytest lists these blocks."""
     skipped = [block for block in every_block() if block.reason]
     for block in skipped:
-        print(f"{block.place}: {block.reason}")  # noqa: T201 - the list is what this test is for
+        print(f"{block.place}: {block.reason}")  # noqa: T201 - for `-rP`
         record_property(block.place, block.reason)
     assert {block.language for block in every_block()} <= {*SHOWN, "sh", "python", "js"}
     assert [block.place for block in skipped if block.language in SHOWN] == []

@@ -1,5 +1,6 @@
-"""The documented JavaScript verification of webhooks, on signatures of the library that signs ours. It runs in
-Chromium, which has the same Web Crypto as Node.js. A25, C4.
+"""The documented JavaScript code for the verification of webhooks, tested with real signatures. A25, C4.
+
+It runs in Chromium, which has the same Web Crypto API as Node.js.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -18,7 +19,7 @@ VERIFY = """async ([secret, headers, body]) => {
     const { verify } = await import("/verify.mjs");
     try { return await verify(secret, headers, body); } catch (error) { return String(error); }
 }"""
-# Its imports are specific to Node.js, so it is parsed here but not run.
+# The receiver imports modules of Node.js, so it is only parsed here, not run.
 READ = """async () => {
     const text = await (await fetch("/receiver.mjs")).text();
     Object.getPrototypeOf(async () => {}).constructor(text.replace(/^import .*$/gm, ""));
@@ -35,7 +36,7 @@ def headers(*secrets: str, at: datetime | None = None, body: str = BODY) -> dict
 
 
 def good() -> dict[str, dict[str, str]]:
-    return {"ours": headers(SECRET), "a secret that changes": headers(OTHER, SECRET)}
+    return {"valid": headers(SECRET), "a secret that is being rotated": headers(OTHER, SECRET)}
 
 
 def bad() -> dict[str, dict[str, str]]:
@@ -71,7 +72,7 @@ def test_it_accepts_valid_signatures_and_refuses_the_rest(tmp_path: Path) -> Non
 
 
 def save(folder: Path) -> None:
-    """Save the programs of the page under their titles."""
+    """Save the programs on the page as files named by their titles."""
     for block in blocks_of(PROJECT / "docs" / "webhooks.md"):
         if block.language == "js":
             (folder / block.title).write_text(block.text)

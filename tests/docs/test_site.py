@@ -1,4 +1,4 @@
-"""The docs site that `make docs` builds: complete, reachable, and without requests to other hosts. C4."""
+"""The documentation site that `make docs` builds: its links, its pages, and its requests to other hosts. C4."""
 
 import os
 import re
@@ -28,7 +28,7 @@ DRAWN = "() => [...document.querySelectorAll('.mermaid')].every(each => each.mat
 
 @dataclass
 class ParsedPage(HTMLParser):
-    """A page's links, fetched files, and ids, and its navigation's links."""
+    """Parser that collects the links, the fetched files, and the IDs of a page, and the links of its navigation."""
 
     ids: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
@@ -51,7 +51,7 @@ class ParsedPage(HTMLParser):
 
 
 def copy(folder: Path) -> Path:
-    """Copy the site's sources, so that builds and corrupted pages do not change the project."""
+    """Copy the sources of the site, so that builds and broken pages do not change the project."""
     for name in SOURCES:
         shutil.copy(PROJECT / name, folder)
     shutil.copytree(PROJECT / "docs", folder / "docs")
@@ -75,7 +75,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def read(site: Path) -> dict[Path, ParsedPage]:
-    """Every page, by its path in the site."""
+    """The pages by their path in the site."""
     found = {}
     for path in site.rglob("*.html"):
         found[path.relative_to(site)] = page = ParsedPage()
@@ -84,7 +84,7 @@ def read(site: Path) -> dict[Path, ParsedPage]:
 
 
 @pytest.mark.parametrize("broken", ["[there](nowhere.md)", "[there](glossary.md#nothing)"])
-def test_a_broken_link_fails(tmp_path: Path, broken: str) -> None:
+def test_a_broken_link_fails_the_build(tmp_path: Path, broken: str) -> None:
     with (copy(tmp_path) / "docs" / "faq.md").open("a") as page:
         page.write(f"\n{broken}\n")
     done = build(tmp_path)
@@ -98,18 +98,18 @@ def test_every_link_has_a_target(site: Path, read: dict[Path, ParsedPage]) -> No
         for path, page in read.items()
         if path.name != "404.html"  # its links start at the root of the site
         for link in (*page.links, *page.fetched)
-        if not urlsplit(link).scheme and not leads(link, path, site=site, read=read)
+        if not urlsplit(link).scheme and not link_works(link, path, site=site, read=read)
     ]
     assert dead == []
 
 
-def leads(link: str, path: Path, *, site: Path, read: dict[Path, ParsedPage]) -> bool:
-    where = urlsplit(urljoin(f"/{path}", link))
-    target = Path(unquote(where.path).lstrip("/"))
+def link_works(link: str, path: Path, *, site: Path, read: dict[Path, ParsedPage]) -> bool:
+    parts = urlsplit(urljoin(f"/{path}", link))
+    target = Path(unquote(parts.path).lstrip("/"))
     if (site / target).is_dir():
         target /= "index.html"
-    anchor_is_there = not where.fragment or target not in read or unquote(where.fragment) in read[target].ids
-    return (site / target).is_file() and anchor_is_there
+    has_anchor = not parts.fragment or target not in read or unquote(parts.fragment) in read[target].ids
+    return (site / target).is_file() and has_anchor
 
 
 def test_the_navigation_links_to_every_page(read: dict[Path, ParsedPage]) -> None:
@@ -123,7 +123,7 @@ def test_every_document_of_the_project_is_a_page(read: dict[Path, ParsedPage]) -
     assert missing == set()
 
 
-def test_nothing_is_fetched_from_elsewhere(site: Path, read: dict[Path, ParsedPage]) -> None:
+def test_pages_do_not_fetch_files_from_other_hosts(site: Path, read: dict[Path, ParsedPage]) -> None:
     assert {link for page in read.values() for link in page.fetched if urlsplit(link).netloc} == set()
     styles = [sheet.read_text() for sheet in site.rglob("*.css")]
     assert styles
@@ -132,12 +132,12 @@ def test_nothing_is_fetched_from_elsewhere(site: Path, read: dict[Path, ParsedPa
 
 @dataclass
 class PageErrors:
-    """Requests of a page to other hosts, and its errors on the console."""
+    """The requests of a page to other hosts, failed requests, and its errors on the console."""
 
     url: str
     seen: list[str] = field(default_factory=list)
 
-    def over(self, page: Page) -> Page:
+    def watch(self, page: Page) -> Page:
         page.on("request", self.on_request)
         page.on("response", self.on_response)
         page.on("console", self.on_console)
@@ -164,26 +164,26 @@ def url(site: Path) -> Iterator[str]:
 
 
 def test_pages_load_without_errors_and_draw_their_diagrams(site: Path, url: str, read: dict[Path, ParsedPage]) -> None:
-    """Pages with diagrams, and a sample of the others: all have the same frame."""
-    watch = PageErrors(url)
+    """Only a sample of the pages without diagrams is tested, because all pages have the same layout."""
+    errors = PageErrors(url)
     drawn = {path for path in read if 'class="mermaid"' in (site / path).read_text()}
     assert drawn
 
     def act(browser: Browser) -> None:
-        page = watch.over(browser.new_page())
+        page = errors.watch(browser.new_page())
         for path in sorted(drawn | OTHER_PAGES):
             page.goto(f"{url}/{path}")
             page.wait_for_function(DRAWN, timeout=PATIENCE)
 
     in_browser(act)
-    assert watch.seen == []
+    assert errors.seen == []
 
 
 def test_the_search_finds_pages(url: str) -> None:
-    watch = PageErrors(url)
+    errors = PageErrors(url)
 
     def act(browser: Browser) -> str:
-        page = watch.over(browser.new_page())
+        page = errors.watch(browser.new_page())
         page.goto(f"{url}/index.html")
         page.keyboard.press("/")
         page.keyboard.type("fencing token", delay=5)
@@ -192,4 +192,4 @@ def test_the_search_finds_pages(url: str) -> None:
         return hit.last.inner_text()
 
     assert "lossary" in in_browser(act)
-    assert watch.seen == []
+    assert errors.seen == []

@@ -1,6 +1,6 @@
-"""Files in a real browser: a server for a folder, and Chromium.
+"""A web server for a folder, and Chromium.
 
-Playwright runs in a separate thread: other tests of the process may run its event loop in theirs.
+Playwright runs in a separate thread, because its event loop may already be running in this one, for other tests.
 """
 
 import os
@@ -28,7 +28,7 @@ class SilentHandler(SimpleHTTPRequestHandler):
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Yield the URL of a folder, without a slash at its end."""
+    """Serve a folder, and yield its URL without a trailing slash."""
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(SilentHandler, directory=str(folder))) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -47,7 +47,7 @@ def in_browser(action: Callable[[Browser], T]) -> T:
 
 def run(action: Callable[[Browser], T]) -> T:
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUMS)), None)
-    assert found, "No Chromium: `make browser` installs it as root; else install the package chromium, or set CHROMIUM."
+    assert found, "Chromium was not found. Run `make browser` as root, install the package chromium, or set CHROMIUM."
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=list(NO_BACKGROUND_REQUESTS))
         try:

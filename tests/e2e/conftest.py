@@ -11,7 +11,7 @@ import pytest
 from config.dev.stack import processes
 from config.dev.stack.process import Process
 from config.dev.stack.processes import Web
-from tests import what_ran
+from tests import process_diagnostics
 from tests.broker import lose_messages
 from tests.serving import serving, variables
 
@@ -30,7 +30,7 @@ SHORT_LEASES = {
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
     report = yield
     if report.failed and isinstance(running := getattr(item, "funcargs", {}).get("workers"), Workers):
-        report.sections.append(("What ran", running.described()))
+        report.sections.append(("Processes", running.described()))
     return report
 
 
@@ -65,7 +65,7 @@ class Workers:
 
     def described(self) -> str:
         """Return the logs, for failed tests."""
-        return what_ran.described(self.started)
+        return process_diagnostics.describe(self.started)
 
     def logs(self) -> str:
         return "\n".join(process.log.read_text() for process in self.started)

@@ -17,7 +17,7 @@ from django.test import Client
 from rest_framework.test import APIClient
 
 from config.platform.admin import lists
-from tests.cleaning import one
+from tests.cleaning import query_value
 from tests.conftest import client_of
 from tests.growth import cases, rows
 from tests.growth.cases import Case
@@ -52,7 +52,7 @@ def cost_of(case: Case) -> Cost:
 
 def measure(jobs: int) -> list[tuple[str, Case, Cost]]:
     began = time.monotonic()
-    one(f"TRUNCATE {', '.join(rows.TABLES)} RESTART IDENTITY CASCADE")  # so that IDs are the same in both sizes
+    query_value(f"TRUNCATE {', '.join(rows.TABLES)} RESTART IDENTITY CASCADE")  # so that IDs are the same in both sizes
     alice = User.objects.create_user("alice")
     staff = User.objects.create_user("sam", is_staff=True, is_superuser=True)
     made = rows.make(rows.Size(jobs=jobs), alice=alice, staff=staff)

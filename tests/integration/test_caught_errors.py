@@ -26,7 +26,7 @@ from tests.integration.etl_factories import make_task
 from tests.integration.etl_rehearsal import row_of, run, seen
 from tests.integration.factories import make_job
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
-from tests.unit.test_caught_errors import counted, fail
+from tests.unit.test_caught_errors import caught_errors, fail
 
 
 def errors(lines: list[Any], event: str) -> list[str]:
@@ -39,14 +39,14 @@ def test_an_unexpected_error_ends_an_attempt_of_a_chunk(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_job(dataset, alice, 1)
-    before = counted("chunk")
+    before = caught_errors("chunk")
     monkeypatch.setattr("exports.source.encoding.copy_statement", fail)
     with capture_logs() as lines:
         chunks.drain()
 
     assert (Chunk.objects.get().status, Chunk.objects.get().error_detail) == ("retrying", "unexpected error")
     assert errors(lines, "unexpected_error") == ["Unforeseen"]
-    assert counted("chunk") == before + 1
+    assert caught_errors("chunk") == before + 1
 
 
 def test_an_unexpected_error_of_a_parallel_upload_ends_an_attempt(
@@ -57,7 +57,7 @@ def test_an_unexpected_error_of_a_parallel_upload_ends_an_attempt(
     make_job(dataset, alice, 24)
     claims = leases.claim_batch(backend="test", sizes={"things": 3})
     assert len(claims) == 3
-    before = counted("chunk")
+    before = caught_errors("chunk")
     monkeypatch.setattr(chunks, "commit_or_adopt", fail)
     with capture_logs() as lines, SourceSession() as session, WorkerSlot(session, token=claims[0].token) as slot:
         chunks.run_batch(claims, slot, time.monotonic())
@@ -65,7 +65,7 @@ def test_an_unexpected_error_of_a_parallel_upload_ends_an_attempt(
     found = Chunk.objects.filter(pk__in=[claim.chunk_id for claim in claims])
     assert set(found.values_list("status", "error_detail")) == {("retrying", "unexpected error")}
     assert errors(lines, "unexpected_error") == ["Unforeseen"] * 3
-    assert counted("chunk") == before + 3
+    assert caught_errors("chunk") == before + 3
     assert not Slot.objects.held().exists()
 
 
@@ -74,7 +74,7 @@ def test_an_unexpected_error_ends_an_attempt_of_a_completion(
 ) -> None:
     job = make_job(dataset, alice, 1)
     chunks.drain()
-    before = counted("completion")
+    before = caught_errors("completion")
     monkeypatch.setattr(bundles, "make", fail)
     with capture_logs() as lines:
         completion.complete(job.pk)
@@ -82,18 +82,18 @@ def test_an_unexpected_error_ends_an_attempt_of_a_completion(
     job.refresh_from_db()
     assert (job.status, job.error_detail, job.completion_token) == ("running", "unexpected error", None)
     assert errors(lines, "unexpected_error") == ["active"]
-    assert counted("completion") == before + 1
+    assert caught_errors("completion") == before + 1
 
 
 def test_an_unexpected_error_is_the_outcome_of_a_webhook_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = counted("webhook")
+    before = caught_errors("webhook")
     monkeypatch.setattr("config.platform.webhooks.url_guard.configured", fail)
     with capture_logs() as lines:
         response = request.post("https://shop.example", body=b"{}", headers={})
 
     assert (response.status, response.error) == (None, request.UNEXPECTED)
     assert errors(lines, "unexpected_error") == ["active"]
-    assert counted("webhook") == before + 1
+    assert caught_errors("webhook") == before + 1
 
 
 @pytest.mark.usefixtures("rehearsed")
@@ -105,13 +105,13 @@ def test_an_unexpected_error_ends_a_stage(alice: User, monkeypatch: pytest.Monke
         valkey().hset(runstate.key_of(task.pk), "lease_until", 0)
     broken = replace(STAGES[Stage.OCR], run=fail if step == "run" else STAGES[Stage.OCR].run)
     monkeypatch.setitem(STAGES, Stage.OCR, replace(broken, find=fail))
-    before = counted("stage")
+    before = caught_errors("stage")
     with capture_logs() as lines:
         assert run(task, Stage.OCR) == [False]
 
     assert (row_of(task).status, seen(task).attempts["ocr"]) == (("pending", 1) if step == "run" else ("failed", 3))
     assert errors(lines, "unexpected_error") == ["Unforeseen"]
-    assert counted("stage") == before + 1
+    assert caught_errors("stage") == before + 1
 
 
 @pytest.mark.usefixtures("rehearsed")
@@ -119,7 +119,7 @@ def test_an_unexpected_error_does_not_stop_the_recovery_of_other_tasks(
     alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = make_task(alice)
-    before = counted("recovery")
+    before = caught_errors("recovery")
     monkeypatch.setattr(recovery, "is_old_enough", fail)
     recovery_pass = recovery.RecoveryPass()
     with capture_logs() as lines:
@@ -127,4 +127,4 @@ def test_an_unexpected_error_does_not_stop_the_recovery_of_other_tasks(
     recovery_pass.close()
 
     assert errors(lines, "task_not_recovered") == ["active"]
-    assert counted("recovery") == before + 1
+    assert caught_errors("recovery") == before + 1

@@ -48,7 +48,7 @@ def test_a_pending_task_is_cancelled(alice: User) -> None:
         actions.cancel(task=row_of(task))
 
 
-@pytest.mark.parametrize("text", ["raise ProviderUnavailable", "leave"])
+@pytest.mark.parametrize("text", ["raise ProviderUnavailable", "exit"])
 def test_a_running_task_is_not_cancelled(alice: User, text: str) -> None:
     """B6: nor is it cancelled while it waits for its next attempt at OCR."""
     task = make_task(alice, text)
@@ -74,7 +74,7 @@ def test_a_task_that_waits_for_post_processing_is_cancelled_at_once(alice: User)
     assert run(again, Stage.POSTPROCESS) == [True]
 
 
-@pytest.mark.parametrize("text", ["post:raise LlmUnavailable", "post:leave"])
+@pytest.mark.parametrize("text", ["post:raise LlmUnavailable", "post:exit"])
 def test_a_task_is_cancelled_while_it_waits_for_its_next_attempt_at_post_processing(alice: User, text: str) -> None:
     task = make_task(alice, text, rule=make_rule(alice, mode="llm"))
     with suppress(SystemExit):

@@ -200,7 +200,7 @@ def test_transitions_are_counted_once(alice: User) -> None:
 @pytest.mark.parametrize(
     ("outcome", "text"),
     [("done", "Hello."), ("retried", "raise ProviderUnavailable"), ("failed", "raise FileCorrupt"),
-     ("lost", "raise Fenced"), ("released", "leave")],
+     ("lost", "raise Fenced"), ("released", "exit")],
 )  # fmt: skip
 def test_every_outcome_of_a_run_is_counted(alice: User, outcome: str, text: str) -> None:
     """C6."""
@@ -494,7 +494,7 @@ def test_a_task_with_a_lost_run_state_warns_of_incomplete_usage(alice: User) -> 
 
 def test_graceful_shutdown_hands_the_stage_to_another_worker(alice: User) -> None:
     """B2: this happens immediately, and no attempt is counted."""
-    task = make_task(alice, "once:leave")
+    task = make_task(alice, "once:exit")
     valkey().delete("etl-ocr")
     before = metrics.STAGES.labels("ocr", "released")._value.get()
     with pytest.raises(SystemExit):

@@ -508,7 +508,7 @@ def test_a_worker_that_stops_returns_its_sample(
 ) -> None:
     """B38: it returns the sample immediately, and the attempt does not count."""
     rehearse(settings)
-    add(api, rule, read_document(alice, "post:once:leave", rule=rule))
+    add(api, rule, read_document(alice, "post:once:exit", rule=rule))
     number = start(api, rule)
     with pytest.raises(SystemExit):
         execution.run_next(alice.pk)

@@ -46,7 +46,7 @@ from etl.providers.local import LocalProvider, process_tree
 from etl.providers.local import process as reader
 from tests import samples
 from tests.samples import hostile, make
-from tests.unit.test_caught_errors import counted
+from tests.unit.test_caught_errors import caught_errors
 from tests.waiting import wait_until
 
 PROJECT = Path(__file__).parents[2]
@@ -456,7 +456,7 @@ def test_it_reads_all_pages_of_a_tiff(provider: LocalProvider, make_document: Ma
 def test_an_unreadable_page_has_a_warning(provider: LocalProvider, make_document: Maker) -> None:
     """B18: a failed page does not affect other pages."""
     content = tiff(2)
-    before = counted("page")
+    before = caught_errors("page")
     with capture_logs() as lines:
         result, warnings = convert(provider, make_document(content[: len(content) * 3 // 4], DocumentFormat.TIFF))
     assert [page.method for page in result.pages] == ["ocr", "none"]
@@ -464,7 +464,7 @@ def test_an_unreadable_page_has_a_warning(provider: LocalProvider, make_document
     (line,) = [line for line in lines if line["event"] == "page_unreadable"]
     assert line["page"] == 2
     assert re.fullmatch(r"\w+ at \w+\.py:\d+", line["reason"])
-    assert counted("page") == before + 1
+    assert caught_errors("page") == before + 1
 
 
 @pytest.mark.slow
@@ -484,7 +484,7 @@ def test_an_exception_in_a_layer_is_logged_counted_and_reported(
     event: str,
 ) -> None:
     """The other page is read. Text is kept if only the layout of its page fails."""
-    provider, before = failing_provider(place), counted("page")
+    provider, before = failing_provider(place), caught_errors("page")
     context = StageContext(seconds=60)
     with capture_logs() as lines:
         result = provider.convert(make_document(hostile.printed("First line\nsecond", "Other")), context=context)
@@ -496,7 +496,7 @@ def test_an_exception_in_a_layer_is_logged_counted_and_reported(
     assert [(line["page"], line["reason"]) for line in lines if line["event"] == event] == [
         (1, "LookupError at sitecustomize.py:12")
     ]
-    assert counted("page") == before + 1
+    assert caught_errors("page") == before + 1
 
 
 @pytest.mark.slow
@@ -504,7 +504,7 @@ def test_an_exception_while_a_page_is_drawn_is_logged_and_counted(
     failing_provider: Callable[[str], LocalProvider], make_document: Maker
 ) -> None:
     """B30: the other page is drawn."""
-    provider, before = failing_provider("page_images.encode"), counted("page")
+    provider, before = failing_provider("page_images.encode"), caught_errors("page")
     document, context = make_document(hostile.printed("First", "Second")), StageContext(seconds=60)
     with capture_logs() as lines:
         drawn = dict(provider.draw_pages(document, first=1, last=2, width=320, context=context))
@@ -512,7 +512,7 @@ def test_an_exception_while_a_page_is_drawn_is_logged_and_counted(
     assert [(line["page"], line["reason"]) for line in lines if line["event"] == "page_not_drawn"] == [
         (1, "LookupError at sitecustomize.py:12")
     ]
-    assert counted("page") == before + 1
+    assert caught_errors("page") == before + 1
 
 
 @pytest.mark.slow
@@ -520,26 +520,26 @@ def test_an_exception_while_a_page_is_drawn_is_logged_and_counted(
 def test_an_exception_in_a_model_fails_the_document(
     failing_provider: Callable[[str], LocalProvider], scan: Document, place: str
 ) -> None:
-    before = counted("page")
+    before = caught_errors("page")
     with capture_logs() as lines, pytest.raises(OcrFailed):
         convert(failing_provider(place), scan)
     assert [line["reason"] for line in lines if line["event"] == "recognition_failed"] == [
         "LookupError at sitecustomize.py:12"
     ]
-    assert counted("page") == before + 1
+    assert caught_errors("page") == before + 1
 
 
 def test_an_exception_in_an_office_reader_is_logged_and_counted(
     failing_provider: Callable[[str], LocalProvider], make_document: Maker
 ) -> None:
-    before = counted("page")
+    before = caught_errors("page")
     content = (PROJECT / "tests/samples/office/ledger.xlsx").read_bytes()
     with capture_logs() as lines, pytest.raises(FileCorrupt):
         convert(failing_provider("office.open_document"), make_document(content, DocumentFormat.XLSX))
     assert [(line["event"], line["reason"]) for line in lines if line["log_level"] == "error"] == [
         ("document_unreadable", "LookupError at sitecustomize.py:12")
     ]
-    assert counted("page") == before + 1
+    assert caught_errors("page") == before + 1
 
 
 # ---- The process ----------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from config.ops.doctor.findings import Level
 from config.platform.http import roles, single_sign_on
 from config.platform.models import AuditEntry, Identity
 from tests.conftest import client_of
-from tests.openid import callback_of, change, path_of, providing, set_groups, sign_in, use
+from tests.openid import callback_of, change, configure, path_of, running_provider, set_groups, sign_in
 
 
 class HangingProvider:
@@ -50,14 +50,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenIDProvider]:
-    with providing(tmp_path_factory.mktemp("provider")) as provider:
+    with running_provider(tmp_path_factory.mktemp("provider")) as provider:
         yield provider
 
 
 @pytest.fixture
 def provider(running: OpenIDProvider, settings: LazySettings) -> OpenIDProvider:
     """The provider, with its users in their original state."""
-    use(settings, running, sign_in_rate="1000/min")
+    configure(settings, running, sign_in_rate="1000/min")
     for name, groups in USERS.items():
         set_groups(running, name, *groups)
     change(running, "UPDATE auth_user SET is_active = 1")
@@ -124,7 +124,7 @@ def test_an_existing_account_is_never_taken_over(client: Client, provider: OpenI
 
 
 def test_only_the_given_groups_may_sign_in(client: Client, provider: OpenIDProvider, settings: LazySettings) -> None:
-    use(settings, provider, oidc_user_groups=["marketing"])
+    configure(settings, provider, oidc_user_groups=["marketing"])
     assert "not in a group that may use Sluice" in text_of(client, sign_in(client, "joan"))
     assert not User.objects.exists()
     sign_in(client, "ada")  # as an administrator
@@ -188,7 +188,7 @@ def test_single_sign_on_is_off_without_its_settings(client: Client) -> None:
 def test_a_local_superuser_signs_in_while_the_provider_is_away(
     client: Client, provider: OpenIDProvider, settings: LazySettings
 ) -> None:
-    use(settings, provider, oidc_issuer="http://127.0.0.1:9")
+    configure(settings, provider, oidc_issuer="http://127.0.0.1:9")
     User.objects.create_superuser("operator", password="only for tests, 1")
     assert "does not respond" in text_of(client, client.get("/app/sign-in/sso"))
     client.post("/app/sign-in", {"username": "operator", "password": "only for tests, 1"})
@@ -282,7 +282,7 @@ def test_the_access_of_a_user_deactivated_at_the_provider_ends(
 def test_a_user_without_an_admitted_group_loses_all_tokens(
     client: Client, provider: OpenIDProvider, settings: LazySettings
 ) -> None:
-    use(settings, provider, oidc_user_groups=["finance"])
+    configure(settings, provider, oidc_user_groups=["finance"])
     sign_in(client, "joan")
     with_token = client_of(User.objects.get())
     set_groups(provider, "joan", "marketing")
@@ -339,7 +339,7 @@ def test_a_group_named_like_a_role_does_not_grant_it(
     set_groups(provider, "joan", roles.GROUPS[roles.ADMINISTRATOR])
     sign_in(client, "joan")
     assert not User.objects.get().groups.exists()
-    use(settings, provider, oidc_staff_groups=[roles.GROUPS[roles.OPERATOR]])
+    configure(settings, provider, oidc_staff_groups=[roles.GROUPS[roles.OPERATOR]])
     set_groups(provider, "joan", roles.GROUPS[roles.OPERATOR])
     sign_in(client, "joan")
     assert User.objects.get().groups.get().name == roles.GROUPS[roles.OPERATOR]
@@ -374,7 +374,7 @@ def test_users_stay_confirmed_while_the_provider_is_away_for_a_while(
 ) -> None:
     sign_in(client, "joan")
     with_token = client_of(User.objects.get())
-    use(settings, provider, oidc_issuer="http://127.0.0.1:9")
+    configure(settings, provider, oidc_issuer="http://127.0.0.1:9")
     backdate_check("joan", minutes=14)
     assert is_in(client)
     assert with_token.get("/exports/limits").status_code == 200
@@ -383,7 +383,7 @@ def test_users_stay_confirmed_while_the_provider_is_away_for_a_while(
     assert (answer.status_code, answer.json()["code"]) == (503, "identity_provider_unavailable")
     assert client.get("/app/account").status_code == 503
 
-    use(settings, provider)
+    configure(settings, provider)
     backdate_check("joan", minutes=16)
     assert is_in(client)
     assert with_token.get("/exports/limits").status_code == 200
@@ -402,7 +402,7 @@ def test_a_provider_that_hangs_delays_the_checks_of_streams_once(
     for name in USERS:
         sign_in(Client(), name)
     monkeypatch.setattr(single_sign_on, "TIMEOUT", 0.5)
-    use(settings, provider, oidc_issuer=hanging.url)
+    configure(settings, provider, oidc_issuer=hanging.url)
     for minutes, name in enumerate(USERS, start=1):
         backdate_check(name, minutes=minutes)
 
@@ -418,7 +418,7 @@ def test_a_provider_that_hangs_delays_the_checks_of_streams_once(
     assert is_in(browser)
     assert hanging.connections() == 1  # a request after the time limit is checked anyway
 
-    use(settings, provider)
+    configure(settings, provider)
     single_sign_on.pause.begin(0)
     change(provider, "UPDATE auth_user SET is_active = 0")
     for name in USERS:
@@ -456,7 +456,7 @@ def test_users_are_refused_when_single_sign_on_is_turned_off(
 # ---- Operation ------------------------------------------------------------------------------------------------------
 def test_the_doctor_reads_the_metadata(provider: OpenIDProvider, settings: LazySettings) -> None:
     assert peers.check_identity_provider(settings.SLUICE).level is Level.OK
-    use(settings, provider, oidc_issuer=f"{provider.url}/elsewhere")
+    configure(settings, provider, oidc_issuer=f"{provider.url}/elsewhere")
     assert peers.check_identity_provider(settings.SLUICE).level is Level.FAILURE
 
 

@@ -37,7 +37,7 @@ from tests.integration.test_completion import finish
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
 from tests.integration.test_submission import pointers
-from tests.unit.test_logs import _own_logging, configure  # noqa: F401 - a fixture
+from tests.unit.test_logs import _restore_logging, configure  # noqa: F401 - a fixture
 from tests.waiting import expect_within
 
 ALL = ["export.succeeded", "export.failed", "export.cancelled"]
@@ -1347,7 +1347,7 @@ def test_deliveries_are_kept_for_30_days_even_without_their_job(
     assert (kept["jobId"], kept["status"], len(kept["log"])) == (None, "delivered", 1)
 
 
-@pytest.mark.usefixtures("_own_logging")
+@pytest.mark.usefixtures("_restore_logging")
 def test_logs_contain_ids_and_status_and_never_the_url(api: APIClient, endpoint: Receiver, settings: Any) -> None:
     """A28."""
     stream = configure(level="INFO", style="json")

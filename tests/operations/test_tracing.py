@@ -22,7 +22,7 @@ from config.platform import workers
 from etl.models import Task
 from exports.core.states import JOB_ACTIVE
 from exports.models import Chunk, Dataset, Job
-from tests.collector import Collector, Seen, collector
+from tests.collector import Collector, Span, collector
 from tests.e2e.conftest import Workers
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.serving import serving, token_of
@@ -116,12 +116,12 @@ def documents_ended() -> bool:
     return not Task.objects.filter(status="pending").exists()
 
 
-def one(spans: list[Seen]) -> Seen:
+def one(spans: list[Span]) -> Span:
     assert len(spans) == 1, spans
     return spans[0]
 
 
-def children(traced: Collector, span: Seen) -> list[str]:
+def children(traced: Collector, span: Span) -> list[str]:
     return sorted(each.name for each in list(traced.spans) if each.parent == span.id)
 
 
@@ -145,16 +145,16 @@ def test_an_export_is_one_trace_from_its_caller_to_object_storage(
     assert (run.parent, run.kind, run.service) == (published.id, CONSUMER, "sluice-worker")
     # The parent is the request, whichever message woke the worker. The link refers to that run.
     assert (chunk.parent, chunk.links) == (request.id, [(TRACE, run.id)])
-    assert (put.kind, put.facts["http.response.status_code"]) == (CLIENT, 200)
+    assert (put.kind, put.attributes["http.response.status_code"]) == (CLIENT, 200)
     assert completion.parent == request.id
 
     row = Chunk.objects.get()
-    assert chunk.facts == {
+    assert chunk.attributes == {
         "sluice.job_id": job, "sluice.chunk_id": row.pk, "sluice.attempt": 1,
         "sluice.outcome": "live", "sluice.rows": 3, "sluice.bytes": row.bytes,
     }  # fmt: skip
-    assert request.facts["http.route"] == "/exports"
-    assert request.facts["sluice.request_id"] == Job.objects.get().request_id
+    assert request.attributes["http.route"] == "/exports"
+    assert request.attributes["sluice.request_id"] == Job.objects.get().request_id
     assert Job.objects.get().traceparent == f"00-{TRACE}-{request.id}-01"
 
 
@@ -165,7 +165,7 @@ def test_a_document_is_one_trace(trusting: None, traced: Collector, client: Clie
     request = one(traced.named("POST /api/v1/etl/submit"))
     stages = [one(traced.named(f"stage {stage}", etl_task_id=task)) for stage in ("ocr", "postprocess")]
     assert all((stage.trace, stage.parent) == (TRACE, request.id) for stage in stages)
-    assert [stage.facts["sluice.outcome"] for stage in stages] == ["done", "done"]
+    assert [stage.attributes["sluice.outcome"] for stage in stages] == ["done", "done"]
     assert {"S3 GetObject", "S3 PutObject", "convert"} <= set(children(traced, stages[0])) | {
         name for span in traced.named("convert") for name in children(traced, span)
     }
@@ -184,10 +184,10 @@ def test_each_chunk_is_in_the_trace_of_its_own_job(
     traces = {str(job.pk): job.traceparent for job in Job.objects.all()}
     assert len({span.trace for span in requests.values()}) == 4
     for span in traced.named("chunk") + traced.named("completion"):
-        traceparent = traces[span.facts["sluice.job_id"]]
+        traceparent = traces[span.attributes["sluice.job_id"]]
         assert traceparent.startswith(f"00-{span.trace}-{span.parent}-")
         assert requests[span.parent].trace == span.trace
-    assert {span.facts["sluice.job_id"] for span in traced.named("chunk")} == set(jobs)
+    assert {span.attributes["sluice.job_id"] for span in traced.named("chunk")} == set(jobs)
 
 
 def test_a_wake_up_message_between_workers_carries_no_trace(
@@ -255,7 +255,7 @@ def test_spans_hold_no_private_data(trusting: None, traced: Collector, client: C
     wait_until(lambda: traced.named("GET"))
 
     failed = one(traced.named("chunk", outcome="failed"))
-    assert (failed.failed, failed.facts["error.type"]) == (True, "EXPORT_SOURCE_ERROR")
+    assert (failed.failed, failed.attributes["error.type"]) == (True, "EXPORT_SOURCE_ERROR")
     paths = set(Chunk.objects.values_list("path", flat=True)) | set(Task.objects.values_list("document_key", flat=True))
     secrets = {client.token, link.rpartition("token=")[2], os.environ["S3_SECRET_ACCESS_KEY"], *paths}
     secrets |= {os.environ["S3_ACCESS_KEY_ID"], "2071"}

@@ -23,7 +23,7 @@ from exports.models import Webhook
 from tests.integration.conftest import rehearsed  # noqa: F401 - a fixture
 from tests.integration.etl_rehearsal import Change, run
 from tests.security.conftest import RULE_VALUES, browser_of
-from tests.unit.test_logs import _own_logging, configure  # noqa: F401 - a fixture
+from tests.unit.test_logs import _restore_logging, configure  # noqa: F401 - a fixture
 
 PASSWORD = "pearl-pearl, 1"
 PEARLS: dict[str, Any] = RULE_VALUES | {
@@ -36,7 +36,7 @@ PEARLS: dict[str, Any] = RULE_VALUES | {
 
 
 @pytest.fixture
-def log(_own_logging: None) -> StringIO:  # noqa: F811
+def log(_restore_logging: None) -> StringIO:  # noqa: F811
     return configure(level="DEBUG", style="json")
 
 

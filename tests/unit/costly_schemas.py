@@ -1,7 +1,7 @@
-"""Random search for the most expensive JSON Schema of 64 KB: `python -m tests.unit.costly_schemas SEED SECONDS`.
+"""Random search for JSON Schemas that are expensive to check: `python -m tests.unit.costly_schemas SEED SECONDS`.
 
-Each schema is checked in a separate process, so that its memory can be measured. Prints the CPU seconds and the MiB of
-the most expensive ones.
+Each schema is checked in a separate process, so that its memory can be measured. The program prints the CPU seconds and
+the MiB of the most expensive schemas.
 """
 
 import json
@@ -23,11 +23,11 @@ SINGLE = ("not", "if", "items", "contains", "additionalProperties", "unevaluated
 PATTERNS = ("a", r"\w{20}", r"\p{L}{9}", ".{400}", "(?i)[a-z]{900}", "x" * 900, "(a|b|c|d){300}", r"(\w{9}){999}")
 
 
-def many(**schema: Any) -> dict[str, Any]:
+def quadratic_schema(**schema: Any) -> dict[str, Any]:
     return {"$defs": {"big": {"properties": {str(n): {} for n in range(2500)}}}, **schema}
 
 
-# Each took seconds, or hundreds of megabytes.
+# Each of these schemas once took seconds or hundreds of megabytes.
 KNOWN: dict[str, Any] = {
     "one anchor many times": {"allOf": [{"$anchor": "a", "$ref": "#a"}] * 2300},
     "one dynamic anchor many times": {"allOf": [{"$dynamicAnchor": "a", "$dynamicRef": "#a"}] * 1500},
@@ -37,18 +37,20 @@ KNOWN: dict[str, Any] = {
         "x": [{"allOf": [{}] * 9000}],
         "allOf": [{"$ref": f"#/x/{'0' * n}"} for n in range(1, 220)],
     },
-    "many references beside unevaluated": many(unevaluatedProperties=False, allOf=[{"$ref": "#/$defs/big"}] * 1000),
-    "unevaluated beside many references": many(
+    "many references beside unevaluated": quadratic_schema(
+        unevaluatedProperties=False, allOf=[{"$ref": "#/$defs/big"}] * 1000
+    ),
+    "unevaluated beside many references": quadratic_schema(
         allOf=[{"$ref": "#/$defs/big", "unevaluatedProperties": False}] * 600,
     ),
-    "a long path through many parts": many(
+    "a long path through many parts": quadratic_schema(
         properties={str(n): {} for n in range(1500)} | {"a": {"$ref": "#"}, "s": {"x-sum-of": "/a" * 4000}}
     ),
 }
 
 
 class Generator:
-    """Random schemas of a few features each. A part is repeated many times, or contains other parts."""
+    """Generator of random schemas with a few features each. A part is repeated many times, or contains other parts."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -57,7 +59,7 @@ class Generator:
         self.definition = 0
 
     def schema(self, features: "tuple[Features, Features] | None" = None) -> dict[str, Any]:
-        """Return a schema of `SIZE` bytes at most."""
+        """Return a schema of at most `SIZE` bytes."""
         some = self.random.choices
         chosen = some(CONTAINERS, k=self.random.randint(1, 2)), some(LEAVES, k=self.random.randint(1, 3))
         self.containers, self.leaves = features if features and features[0] else (tuple(chosen[0]), tuple(chosen[1]))
@@ -99,7 +101,7 @@ class Generator:
         return {self.random.choice(("unevaluatedProperties", "unevaluatedItems")): False}
 
     def reference(self, depth: int, room: int) -> dict[str, Any]:
-        """Return a reference to an earlier definition, so that most schemas do not lead back to themselves."""
+        """Return a reference to an earlier definition, so that most schemas are not recursive."""
         number = self.random.randrange(self.definition) if self.definition > 0 else 0
         tail = self.random.choice(("", "", "", "/allOf/0", "/allOf/" + "0" * self.random.randint(1, 300)))
         return {"$ref": f"#/$defs/d{number}{tail}" if self.definition else "#/$defs/d5"}
@@ -139,7 +141,7 @@ class Generator:
         return self.part(self.random.choice((0, depth - 1)), room) if room > 20 else {}
 
     def repeated(self, depth: int, room: int, extra: int) -> list[Any]:
-        """Return one part many times, or some different parts."""
+        """Return a part many times, or a few different parts."""
         if self.random.random() < 0.2:
             return [self.inner(depth, room // 3) for _ in range(3)]
         part = self.inner(depth, self.random.choice((0, 60, 300, room // 20)))
@@ -165,13 +167,13 @@ def size(value: Any) -> int:
 
 
 def cost(text: str) -> tuple[float, float]:
-    """Return the CPU seconds and the additional MiB of the check of a schema, from a process of its own."""
+    """Check a schema in a separate process, and return its CPU seconds and additional MiB."""
     from rules.schema import json_schema
 
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         schema = json.loads(text)
-        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM, the peak of memory
         before, began = memory("VmHWM"), time.process_time()
         json_schema.check(schema)
         os.write(writing, f"{time.process_time() - began} {memory('VmHWM') - before}".encode())
@@ -193,13 +195,13 @@ def main(seed: int, seconds: float) -> None:
     from rules.schema import json_schema
 
     for draft in json_schema.DRAFTS:
-        json_schema.check({"$schema": draft, "type": 5})  # compiles the metaschemas, which are kept
+        json_schema.check({"$schema": draft, "type": 5})  # compiles the meta-schemas, which are cached
     generator, until = Generator(seed), time.monotonic() + seconds
     slowest: Found = (0.0, "", None)
     largest: Found = (0.0, "", None)
     number, known = 0, list(KNOWN.values())
     while known or time.monotonic() < until:
-        # Two thirds of them resemble the worst ones so far.
+        # Two thirds of the schemas have the features of the most expensive ones so far.
         again = generator.random.choice((slowest[2], largest[2], None))
         text = json.dumps(known.pop() if known else generator.schema(again))
         used, taken = cost(text)

@@ -1,4 +1,4 @@
-"""A URLconf whose views fail in every way that a view can, for the tests of error responses."""
+"""A URLconf with views that fail in different ways, for tests of error responses."""
 
 import threading
 from typing import Any
@@ -100,23 +100,23 @@ async def break_async(request: HttpRequest) -> HttpResponse:
     raise ValueError(SECRET)
 
 
-two = threading.Barrier(2)
+barrier = threading.Barrier(2)
 
 
 @csrf_exempt
-def meet(request: HttpRequest) -> HttpResponse:
-    """Wait for a second request that is processed at the same time."""
+def wait_for_second(request: HttpRequest) -> HttpResponse:
+    """Respond with "met" if a second request is processed at the same time, or with "alone" after a timeout."""
     if "X-End-Turn" in request.headers:
         large_bodies.end_turn(request)
     try:
-        two.wait(timeout=float(request.headers["X-Wait-Seconds"]))
+        barrier.wait(timeout=float(request.headers["X-Wait-Seconds"]))
     except threading.BrokenBarrierError:
-        two.reset()
+        barrier.reset()
         return HttpResponse("alone")
     return HttpResponse("met")
 
 
-setattr(meet, "audited", NOTHING)  # noqa: B010 - mypy knows no attributes of functions
+setattr(wait_for_second, "audited", NOTHING)  # noqa: B010 - mypy knows no attributes of functions
 
 
 def fail_as_page(request: HttpRequest) -> HttpResponse:
@@ -125,7 +125,7 @@ def fail_as_page(request: HttpRequest) -> HttpResponse:
 
 urlpatterns = [
     path("orders", Orders.as_view()),
-    *(path(each, meet) for each in ("exports", "api/v1/etl/rules/7/test", "app/rules/try")),
+    *(path(each, wait_for_second) for each in ("exports", "api/v1/etl/rules/7/test", "app/rules/try")),
     path("guarded", Guarded.as_view()),
     path("bug", raising(ValueError(SECRET))),
     path("not-ready", raising(NotReady())),

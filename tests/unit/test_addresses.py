@@ -1,4 +1,4 @@
-"""Client addresses from forwarded headers."""
+"""Detection of client addresses from X-Forwarded-For headers."""
 
 from ipaddress import ip_address, ip_network
 from typing import Any
@@ -18,14 +18,14 @@ def proxies(settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"trusted_proxy_cidrs": networks})
 
 
-def seen(peer: str, forwarded: str | None = None) -> str | None:
+def client_address_of(peer: str, forwarded: str | None = None) -> str | None:
     headers: dict[str, Any] = {} if forwarded is None else {"HTTP_X_FORWARDED_FOR": forwarded}
     address = client_address(RequestFactory().get("/", REMOTE_ADDR=peer, **headers))
     return None if address is None else str(address)
 
 
 def test_it_ignores_forwarded_headers_without_trusted_proxies() -> None:
-    assert seen("10.0.0.1", "1.2.3.4") == "10.0.0.1"
+    assert client_address_of("10.0.0.1", "1.2.3.4") == "10.0.0.1"
 
 
 @pytest.mark.usefixtures("proxies")
@@ -55,7 +55,7 @@ def test_it_ignores_forwarded_headers_without_trusted_proxies() -> None:
 def test_it_reads_only_entries_that_trusted_proxies_added(
     peer: str, forwarded: str | None, expected: str | None
 ) -> None:
-    assert seen(peer, forwarded) == expected
+    assert client_address_of(peer, forwarded) == expected
 
 
 @given(st.one_of(st.ip_addresses().map(str), st.text()))

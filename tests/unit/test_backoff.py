@@ -1,4 +1,4 @@
-"""Delays before retries of chunks, webhooks and documents (A17, A25, B14)."""
+"""Delays before retries of chunks, webhooks, and documents (A17, A25, B14)."""
 
 import pytest
 

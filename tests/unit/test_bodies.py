@@ -1,4 +1,4 @@
-"""Limits of request bodies, with the real ASGI handler."""
+"""Limits for request bodies, tested with the real ASGI handler."""
 
 import asyncio
 import json
@@ -68,7 +68,7 @@ KB = 1024
 
 
 @pytest.mark.parametrize(
-    ("path", "most"),
+    ("path", "limit"),
     [
         ("/exports", 5 * KB * KB),
         ("/exports/preview", 5 * KB * KB),
@@ -86,16 +86,16 @@ KB = 1024
     ],
 )
 @pytest.mark.parametrize("is_declared", [True, False])
-def test_each_path_has_a_limit_that_holds_before_the_body_is_read(path: str, most: int, is_declared: bool) -> None:  # noqa: FBT001
-    """B24: also for a body that arrives in pieces, without a length."""
-    half = b"x" * (most // 2)
-    too_large = {"content_length": str(most + 1)} if is_declared else {}
+def test_each_path_has_a_limit_that_holds_before_the_body_is_read(path: str, limit: int, is_declared: bool) -> None:  # noqa: FBT001
+    """B24: this includes bodies in several parts, without a Content-Length."""
+    half = b"x" * (limit // 2)
+    too_large = {"content_length": str(limit + 1)} if is_declared else {}
 
-    assert send(path, half, b"x" * (most - len(half)))[0] != 413
-    status, headers, body = send(path, half, b"x" * (most + 1 - len(half)), **too_large)
+    assert send(path, half, b"x" * (limit - len(half)))[0] != 413
+    status, headers, body = send(path, half, b"x" * (limit + 1 - len(half)), **too_large)
 
     assert status == 413
-    assert f"{most:,} bytes" in body.decode()
+    assert f"{limit:,} bytes" in body.decode()
     is_page = path.startswith(("/app/", "/admin/"))
     assert headers[b"content-type"] == (b"text/html; charset=utf-8" if is_page else b"application/problem+json")
 
@@ -105,16 +105,16 @@ def test_each_path_has_a_limit_that_holds_before_the_body_is_read(path: str, mos
 @pytest.mark.parametrize(("size", "seconds", "expected"), [(100, "4", b"met"), (101, "0.5", b"alone")])
 def test_large_bodies_are_processed_one_at_a_time(path: str, size: int, seconds: str, expected: bytes) -> None:
     """B24."""
-    assert met(path, size=size, x_wait_seconds=seconds) == [expected] * 2
+    assert responses_to_two(path, size=size, x_wait_seconds=seconds) == [expected] * 2
 
 
 def test_a_request_with_a_large_body_can_end_its_turn_before_it_waits() -> None:
     """B24."""
-    assert met("/exports", size=101, x_wait_seconds="4", x_end_turn="yes") == [b"met"] * 2
+    assert responses_to_two("/exports", size=101, x_wait_seconds="4", x_end_turn="yes") == [b"met"] * 2
 
 
-def met(path: str, *, size: int, **headers: str) -> list[bytes]:
-    """Send two requests at the same time, and return the bodies of the responses."""
+def responses_to_two(path: str, *, size: int, **headers: str) -> list[bytes]:
+    """Send two concurrent requests to `failing_views.wait_for_second`, and return the bodies of the responses."""
 
     async def send_two() -> list[tuple[int, dict[bytes, bytes], bytes]]:
         return await asyncio.gather(
@@ -124,9 +124,9 @@ def met(path: str, *, size: int, **headers: str) -> list[bytes]:
     return [body for _status, _headers, body in asyncio.run(send_two())]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python closes it, not Django
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Django does not close the file
 def test_a_full_disk_is_reported_as_a_problem(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B12: Django writes larger bodies to TMPDIR before anything else sees the request."""
+    """B12: Django writes larger bodies to TMPDIR before it calls the middleware."""
     settings.FILE_UPLOAD_MAX_MEMORY_SIZE = 10
     with Path("/dev/full").open("r+b", buffering=0) as full:
         monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_options: full)

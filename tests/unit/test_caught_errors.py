@@ -1,4 +1,4 @@
-"""Broad `except Exception` handlers: the exception is logged and counted, and other work continues."""
+"""Broad `except Exception` handlers, which log and count the exception, and continue with other work."""
 
 import asyncio
 import logging
@@ -27,12 +27,12 @@ def fail(*_arguments: object, **_options: object) -> Any:
     raise Unforeseen("private")
 
 
-def counted(place: str) -> float:
+def caught_errors(place: str) -> float:
     return REGISTRY.get_sample_value("sluice_caught_errors_total", {"place": place}) or 0.0
 
 
-def test_a_cleanup_step_that_fails_is_named_and_the_next_one_runs() -> None:
-    before, ran = counted("cleanup"), []
+def test_a_failed_cleanup_step_is_logged_and_the_next_step_runs() -> None:
+    before, ran = caught_errors("cleanup"), []
 
     def succeed() -> None:
         ran.append("succeed")
@@ -44,7 +44,7 @@ def test_a_cleanup_step_that_fails_is_named_and_the_next_one_runs() -> None:
     assert [(line["event"], line["step"], line["exc_info"]) for line in lines] == [
         ("cleanup_step_failed", "fail", True)
     ]
-    assert counted("cleanup") == before + 1
+    assert caught_errors("cleanup") == before + 1
 
 
 @pytest.mark.parametrize(
@@ -52,33 +52,33 @@ def test_a_cleanup_step_that_fails_is_named_and_the_next_one_runs() -> None:
     [(nullcontext, ["things.fail", "things.later"]), (fail, ["things.reachable"])],
     ids=["a check fails", "the subject cannot be opened"],
 )
-def test_a_doctor_check_that_fails_is_a_finding(opens: Any, results: list[str]) -> None:
+def test_an_exception_in_a_doctor_check_is_a_finding(opens: Any, results: list[str]) -> None:
     def later(_opened: object) -> Any:
         yield from ()
         yield failure("It was checked.", "Nothing.")
 
-    before = counted("doctor")
+    before = caught_errors("doctor")
     subject: Subject[Any] = Subject(name="things", open=opens, checks=(fail, later), remedy_if_unreachable="Look.")
     with capture_logs() as lines:
         found = examination.examine([subject])
 
     assert [result.check for result in found] == results
     assert [(line["event"], line["error"]) for line in lines] == [("doctor_check_failed", f"{__name__}.Unforeseen")]
-    assert counted("doctor") == before + 1
+    assert caught_errors("doctor") == before + 1
 
 
-def test_a_probe_that_fails_makes_its_part_not_ready() -> None:
-    before = counted("readiness")
+def test_an_exception_in_a_readiness_probe_means_not_ready() -> None:
+    before = caught_errors("readiness")
     with capture_logs() as lines:
         assert health.outcome("storage", fail) == health.UNKNOWN
 
     assert [(line["event"], line["part"], line["error"]) for line in lines] == [
         ("readiness_failed", "storage", f"{__name__}.Unforeseen")
     ]
-    assert counted("readiness") == before + 1
+    assert caught_errors("readiness") == before + 1
 
 
-def test_an_event_hub_that_cannot_read_logs_it_once_and_reads_again() -> None:
+def test_an_event_hub_logs_read_errors_once_and_retries() -> None:
     class FailingHub(sse.EventHub[int]):
         poll_seconds = 0.0
         reads = 0
@@ -94,15 +94,15 @@ def test_an_event_hub_that_cannot_read_logs_it_once_and_reads_again() -> None:
         hub.listeners = {1: {sse.Listener(1, Credential(1), 0)}}
         await hub.run()
 
-    before = counted("event_stream")
+    before = caught_errors("event_stream")
     with capture_logs() as lines:
         asyncio.run(run())
 
     assert [(line["event"], type(line["exc_info"])) for line in lines] == [("streams_broken", Unforeseen)]
-    assert counted("event_stream") == before + 3
+    assert caught_errors("event_stream") == before + 3
 
 
-def test_access_to_streams_that_cannot_be_checked_is_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_access_check_of_streams_is_retried_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hub(sse.EventHub[int]):
         poll_seconds = 0.0
         checks = 0
@@ -122,19 +122,19 @@ def test_access_to_streams_that_cannot_be_checked_is_checked_again(monkeypatch: 
         await hub.run()
 
     monkeypatch.setattr(sse, "ACCESS_SECONDS", 0)
-    before = counted("stream_access")
+    before = caught_errors("stream_access")
     with capture_logs() as lines:
         asyncio.run(run())
 
     assert [(line["event"], type(line["exc_info"])) for line in lines] == [("stream_access_not_checked", Unforeseen)]
-    assert counted("stream_access") >= before + 2
+    assert caught_errors("stream_access") >= before + 2
 
 
-def test_an_error_report_that_fails_does_not_fail_the_code_that_logs() -> None:
+def test_a_failed_error_report_does_not_raise_in_the_code_that_logs() -> None:
     class Client:
         capture_event = fail
 
-    before = counted("error_report")
+    before = caught_errors("error_report")
     logger = logging.getLogger("test_caught_errors")
     handler = error_reports.Reporter(Client())  # type: ignore[arg-type]
     logger.addHandler(handler)
@@ -145,5 +145,5 @@ def test_an_error_report_that_fails_does_not_fail_the_code_that_logs() -> None:
         logger.removeHandler(handler)
 
     assert [(line["event"], line["error"]) for line in lines] == [("error_report_failed", f"{__name__}.Unforeseen")]
-    assert counted("error_report") == before + 1
+    assert caught_errors("error_report") == before + 1
     assert structlog.is_configured()

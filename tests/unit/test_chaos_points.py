@@ -1,4 +1,7 @@
-"""The fault points of the chaos tests exist. A process that cannot wrap one only logs that."""
+"""The fault points of the chaos tests, compared with the code.
+
+If a function does not exist, the processes in chaos tests only log this, so it is checked here.
+"""
 
 from functools import reduce
 from importlib import import_module

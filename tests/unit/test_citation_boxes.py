@@ -1,4 +1,4 @@
-"""The positions of citations on pages. B31."""
+"""Bounding boxes of citations on pages. B31."""
 
 from time import process_time
 
@@ -19,7 +19,7 @@ def text_of(*pages: str) -> Index:
 
 
 def lines(*printed: str) -> Lines:
-    """Return lines of equal height, whose cells are separated by a tab and begin at x = 0, 100, 200, …"""
+    """Return lines of equal height. Cells are separated by tabs, and start at x = 0, 100, 200, …"""
     return [
         [cell(text, 100.0 * column, 20.0 * row) for column, text in enumerate(line.split("\t")) if text]
         for row, line in enumerate(printed)
@@ -37,7 +37,7 @@ def place(index: Index, value: str, *, times: int = 1) -> tuple[int, int]:
     return start, start + len(value)
 
 
-def test_the_place_of_a_value_is_its_row() -> None:
+def test_the_box_of_a_value_is_that_of_its_row() -> None:
     index = text_of("# Invoice\n\n| item | price |\n| --- | --- |\n| Pump | 12.50 |\n| Valve | 3.00 |")
     boxes = Boxes({1: lines("Invoice", "item\tprice", "Pump\t12.50", "Valve\t3.00")}, index)
     assert boxes.find(place(index, "12.50"), 1) == [0, 40, 130, 52]
@@ -52,13 +52,13 @@ def test_equal_rows_have_places_of_their_own() -> None:
     assert boxes.find(place(index, "2.00", times=2), 1) == [0, 40, 124, 52]
 
 
-def test_a_row_of_several_lines_has_the_box_of_all() -> None:
+def test_the_box_of_a_row_with_several_lines_includes_all_lines() -> None:
     index = text_of("| Pump with a steel housing | 12.50 |\n| Valve | 3.00 |")
     boxes = Boxes({1: lines("Pump with\t12.50", "a steel housing", "Valve\t3.00")}, index)
     assert boxes.find(place(index, "12.50"), 1) == [0, 0, 130, 32]
 
 
-def test_in_a_paragraph_the_place_is_the_line_of_the_value() -> None:
+def test_the_box_in_a_paragraph_is_the_line_of_the_value() -> None:
     index = text_of("This contract begins on 3 May and ends after two years. The fee is 500 EUR, due in advance.")
     printed = (
         "This contract begins",
@@ -78,20 +78,20 @@ def test_columns_side_by_side_are_not_one_row() -> None:
     assert boxes.find(place(index, "Jones"), 1) == [300, 0, 378, 12]
 
 
-def test_pages_do_not_share_places() -> None:
+def test_equal_lines_on_different_pages_have_different_boxes() -> None:
     index = text_of("Total 5.00", "Total 5.00")
     boxes = Boxes({1: lines("", "Total 5.00"), 2: lines("Total 5.00")}, index)
     assert boxes.find(place(index, "5.00"), 1) == [0, 20, 60, 32]
     assert boxes.find(place(index, "5.00", times=2), 2) == [0, 0, 60, 12]
 
 
-def test_without_lines_there_is_no_place() -> None:
+def test_a_value_without_lines_has_no_box() -> None:
     index = text_of("Total 5.00")
     assert Boxes({}, index).find(place(index, "5.00"), 1) is None
     assert Boxes({1: lines("Something else")}, index).find(place(index, "5.00"), 1) is None
 
 
-def test_a_page_of_many_equal_rows_takes_no_time() -> None:
+def test_a_page_of_many_equal_rows_is_processed_in_time() -> None:
     rows = 3_000
     index = text_of("\n".join("| the item of the day | 2.00 |" for _ in range(rows)))
     boxes = Boxes({1: lines(*["the item of the day\t2.00"] * rows)}, index)

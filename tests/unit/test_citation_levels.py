@@ -1,7 +1,7 @@
-"""Levels of citations for signs, parts of numbers, scales, and other notations (B31).
+"""Levels of certainty of citations for signs, parts of numbers, scales, and other notations (B31).
 
-A value that differs from the document is never `exact` or `normalized`. A value that is in the document in one meaning
-is not `not_found`. Ordinary values stay certain.
+A value that differs from the document is never `exact` or `normalized`. A value that the document contains in some
+reading is never `not_found`. Ordinary values are certain.
 """
 
 from decimal import Decimal
@@ -12,7 +12,8 @@ import pytest
 
 from tests.unit.test_citations import SURE, citations
 
-# ---- A sign that is not read: the value is the amount without it ----------------------------------------------------
+# ---- Signs ----------------------------------------------------------------------------------------------------------
+# Texts with a sign or another mark that is missing in the value 500.
 SIGNS = {
     # in the characters beside the number
     "triangle": "営業利益 △500.00",
@@ -198,7 +199,7 @@ def test_a_part_of_a_quoted_number_is_not_sure(value: Any, text: str) -> None:
 
 
 def test_a_part_of_a_number_at_a_page_break_is_not_sure() -> None:
-    """`by_page_break` looks for the value in the words of the quote, without the bounds of numbers."""
+    """`by_page_break` searches for the value in the words of the quote without regard to the bounds of numbers."""
     quote = "The amount due 1 500.00 to be paid by the buyer"
     pages = ["The amount due 1 500.00", "to be paid by the buyer"]
     [found] = citations({"due": "500.00"}, {"/due": quote}, pages=pages).values()
@@ -294,7 +295,7 @@ CONVENTIONS = {
 
 @pytest.mark.parametrize("text", CONVENTIONS.values(), ids=CONVENTIONS)
 def test_section_numbers_do_not_decide_the_decimal_mark(text: str) -> None:
-    """1.234 EUR in a German document is 1234 euros, whatever other numbers have points."""
+    """In a German document, 1.234 EUR is 1234 euros, even if section numbers and times have points."""
     found = citations({"wrong": Decimal("1.234"), "true": 1234}, {}, pages=[text])
     assert found["/wrong"]["match"] not in SURE
     assert found["/true"]["match"] != "not_found"
@@ -427,7 +428,7 @@ def test_a_time_or_date_with_one_meaning_is_sure(value: str, text: str) -> None:
 
 
 def test_the_name_of_a_month_with_two_meanings_is_ambiguous() -> None:
-    """Listopad is October in Croatian, and November in Czech and Polish."""
+    """Listopad means October in Croatian, but November in Czech and Polish."""
     for day in ("2024-10-05", "2024-11-05"):
         [found] = citations({"date": day}, {}, pages=["5. listopada 2024"]).values()
         assert found["match"] == "ambiguous"
@@ -467,8 +468,8 @@ def test_a_total_carried_forward_is_not_the_total(name: str, text: str, level: s
 
 
 # ---- Items that share a row -----------------------------------------------------------------------------------------
-def test_two_items_are_not_both_sure_by_one_row() -> None:
-    """A model may return a row twice. One row is no evidence for two items, so at least one of them is unsure."""
+def test_one_row_is_not_sure_evidence_for_two_items() -> None:
+    """A model may return a row twice. A row is evidence for one item only, so at least one of them is not sure."""
     text = "| sku | amount |\n|---|---|\n" + "".join(f"| A-{n} | {n}.50 |\n" for n in range(10))
     lines = [{"sku": f"A-{n}", "amount": n + 0.5} for n in (*range(10), 0)]
     found = citations({"lines": lines}, {}, pages=[text])

@@ -1,4 +1,4 @@
-"""Citations of values in the text, in any notation (B31)."""
+"""Citations of values in the text, in different notations (B31)."""
 
 import calendar
 import time
@@ -27,7 +27,7 @@ SURE = ("exact", "normalized")
 
 
 def citations(data: Any, evidence: Any = None, *, pages: Any, schema: Any = None, places: Any = None) -> Any:
-    """Return the citations by pointer. `evidence`: the quotes of the model by pointer, alone or with their page."""
+    """Return the citations by pointer. `evidence`: by pointer, the model's quotes or pairs of a page and a quote."""
     quotes = {
         pointer: Evidence(page=quote[0], quote=quote[1]) if isinstance(quote, tuple) else Evidence(page=1, quote=quote)
         for pointer, quote in (evidence or {}).items()
@@ -39,7 +39,7 @@ def citations(data: Any, evidence: Any = None, *, pages: Any, schema: Any = None
     return {each["pointer"]: each for each in cited}
 
 
-def test_it_reads_documents() -> None:
+def test_the_cases_in_the_files_have_the_expected_levels() -> None:
     documents = [document for file in FILES for document in yaml.load(file.read_text(), yaml.CSafeLoader)]
     cases = [(document, case) for document in documents for case in document["cases"]]
     assert len(cases) >= MIN_CASES
@@ -58,7 +58,7 @@ HEAD = "| No. | Article | Qty | Amount |\n|---|---|---|---|"
 
 
 def statement(rows: list[tuple[str, int, str]], *, per_page: int) -> list[str]:
-    """Return pages with a table of rows."""
+    """Return pages with a table of these rows."""
     lines = [
         f"| {number} | {name} | {count} | {amount} |" for number, (name, count, amount) in enumerate(rows, start=1)
     ]
@@ -201,7 +201,7 @@ def test_a_sum_of_two_values_beside_it_is_computed() -> None:
 
 
 class Digits(str):
-    """A number that keeps its digits."""
+    """A number that keeps its digits, as a subclass of str."""
 
     __slots__ = ()
 
@@ -238,7 +238,7 @@ HOSTILE = (
 
 
 def test_equal_values_of_one_long_line_are_cited_in_time() -> None:
-    """500 took minutes, without a look at the time limit."""
+    """A regression test: 500 values took minutes, and the time limit was not checked."""
     began = time.process_time()
     found = citations({"n": [1] * 500}, pages=["1 2 " * 5900])
     assert time.process_time() - began < 20
@@ -306,7 +306,7 @@ def test_the_same_number_is_sure(amount: Decimal, notation: str, pattern: str) -
 
 @given(AMOUNTS, NOTATIONS, st.data())
 def test_a_part_of_a_number_is_never_sure(amount: Decimal, notation: str, data: st.DataObject) -> None:
-    """The digits of any part, and a quote of that part only."""
+    """The value consists of the digits of a part, and the quote is that part."""
     text = written(amount, notation)
     start = data.draw(st.integers(0, len(text) - 1))
     end = data.draw(st.integers(start + 1, len(text)))
@@ -346,7 +346,7 @@ def test_another_day_is_never_sure(day: date, other: date, notation: str) -> Non
     st.text(alphabet="ab1 -.,'²é\u0301ß\n", min_size=1, max_size=12),
 )
 def test_a_text_that_differs_is_never_sure(text: str, value: str) -> None:
-    """Only capitals, widths, spaces, markup, and hyphens at the ends of lines may differ."""
+    """Only case, character widths, spaces, markup, and hyphens at the ends of lines may differ."""
 
     def letters(each: str) -> str:
         return "".join(fold(each).split()).replace("-", "")
@@ -359,8 +359,8 @@ def test_a_text_that_differs_is_never_sure(text: str, value: str) -> None:
 
 
 @given(st.from_regex(r"[A-Za-z]-?[0-9]{1,4}[A-Za-z]?", fullmatch=True), st.sampled_from(["quoted", ""]))
-def test_an_identifier_that_differs_in_a_capital_is_never_sure(sku: str, how: str) -> None:
-    """Where a document has `B-1051` and `b-1051`, these are two articles."""
+def test_an_identifier_that_differs_in_case_is_never_sure(sku: str, how: str) -> None:
+    """In a document with `B-1051` and `b-1051`, these are two articles."""
     other = sku.swapcase()
     pages = [f"| Article | Amount |\n|---|---|\n| {other} | 12.50 |\n| {sku} | 99.00 |"]
     rows = [{"sku": sku, "amount": Decimal("12.50")}, {"sku": sku, "amount": Decimal("99.00")}]
@@ -372,7 +372,7 @@ def test_an_identifier_that_differs_in_a_capital_is_never_sure(sku: str, how: st
 
 @given(JSON, st.dictionaries(st.sampled_from(["/a", "/b", "/a/0", "/x"]), st.tuples(st.integers(), st.text())), PAGES)
 def test_every_citation_holds(data: Any, evidence: Any, pages: list[str]) -> None:
-    """B20: for any response of a model, the cited text exists."""
+    """B20: the document contains the cited text, for any response of a model."""
     text = clean(ocr_of("first page", *pages))
     quotes = {pointer: (page, quote) for pointer, (page, quote) in evidence.items() if quote}
     for pointer, each in citations(data, quotes, pages=["first page", *pages]).items():
@@ -390,7 +390,7 @@ def test_every_citation_holds(data: Any, evidence: Any, pages: list[str]) -> Non
     [("last", 250.5, "ambiguous"), ("last", 900.25, "exact"), ("first", 250.5, "exact"), ("", 900.25, "ambiguous")],
 )
 def test_a_label_with_several_amounts_is_not_sure(merge: str, value: float, level: str) -> None:
-    """Before, a piece omitted the last closing balance, and that of the previous page was cited as certain."""
+    """A regression test: a response omitted the last closing balance, and that of an earlier page was cited as sure."""
     pages = ["Closing balance: 250.5\n\nFee 1.00", "Closing balance: 900.25\n\nFee 2.00"]
     schema = {"properties": {"closing_balance": {"type": "number"} | ({"x-merge": merge} if merge else {})}}
     found = citations({"closing_balance": value}, pages=pages, schema=schema)["/closing_balance"]

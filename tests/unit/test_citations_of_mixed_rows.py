@@ -1,4 +1,4 @@
-"""Citations of items that mix the values of two rows, and of items that extend over several rows. B31."""
+"""Citations of items that mix the values of two rows, and of items that span several rows. B31."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ HTML = "<table>" + "".join(
 )
 
 
-def unsure(data: Any, page: str, quotes: Any = None) -> list[str]:
+def uncertain_pointers(data: Any, page: str, quotes: Any = None) -> list[str]:
     found = citations(data, quotes, pages=[page])
     return [pointer for pointer, each in found.items() if each["match"] not in SURE]
 
@@ -45,8 +45,8 @@ def unsure(data: Any, page: str, quotes: Any = None) -> list[str]:
         ("01.02.2024 Lamp 11\n02.02.2024 Desk 23", [{"name": "Lamp", "sum": 11, "date": "2024-02-02"}], {}),
     ],
 )  # fmt: skip
-def test_an_item_of_two_rows_that_are_complete_is_not_sure(page: str, data: Any, quotes: Any) -> None:
-    """A model that skips a row may put its amount beside another name."""
+def test_an_item_that_mixes_two_complete_rows_is_not_sure(page: str, data: Any, quotes: Any) -> None:
+    """A model that skips a row may return its amount with another name."""
     found = citations(data, quotes, pages=[page])
     doubtful = {pointer for pointer, each in found.items() if each["match"] == "ambiguous"}
     assert {pointer.rpartition("/")[0] for pointer in doubtful} == {"/0"}
@@ -55,7 +55,7 @@ def test_an_item_of_two_rows_that_are_complete_is_not_sure(page: str, data: Any,
 
 def test_two_amounts_beside_the_name_of_another_row_are_not_sure_with_it() -> None:
     page = "| Item | Net | Gross |\n|---|---|---|\n| alpha | 10.00 | 11.90 |\n| beta | 20.00 | 23.80 |"
-    assert unsure([{"name": "alpha", "net": 20, "gross": 23.8}], page) == ["/0/name"]
+    assert uncertain_pointers([{"name": "alpha", "net": 20, "gross": 23.8}], page) == ["/0/name"]
 
 
 def test_a_number_outside_its_quoted_row_is_not_found() -> None:
@@ -79,7 +79,7 @@ def test_a_number_outside_its_quoted_row_is_not_found() -> None:
             "| Group | Day | Sum |\n|---|---|---|\n| Bulbs | 01.02.2024 | 5.00 |\n|  | 03.02.2024 | 7.00 |",
             [{"group": "Bulbs", "sum": 7}],
         ),
-        # Rows of two lines, always in the same way.
+        # Rows that always consist of two lines.
         (
             "| Name | Price |\n|---|---|\n| Lamp | 10.00 |\n| Gross | 11.90 |\n| Desk | 20.00 |\n| Gross | 23.80 |",
             [{"name": "Lamp", "sum": 11.9}, {"name": "Desk", "sum": 23.8}],
@@ -94,4 +94,4 @@ def test_a_number_outside_its_quoted_row_is_not_found() -> None:
     ],
 )  # fmt: skip
 def test_an_item_of_several_rows_stays_sure(page: str, data: Any) -> None:
-    assert unsure({"lines": data}, page) == []
+    assert uncertain_pointers({"lines": data}, page) == []

@@ -1,4 +1,4 @@
-"""The paths and names in ARCHITECTURE.md and the ADRs, and the layers that an ADR lists, checked against the tree."""
+"""ARCHITECTURE.md and the ADRs, compared with the files, functions, and layers in the code."""
 
 import re
 import tomllib
@@ -22,7 +22,7 @@ def test_every_path_exists() -> None:
 
 
 def test_every_file_and_function_exists() -> None:
-    """Names without a folder, such as `page.js`, and calls, such as `errors()`."""
+    """This includes file names without a folder, such as `page.js`, and calls, such as `errors()`."""
     files = [path for folder in FOLDERS.split("|") for path in (PROJECT / folder).rglob("*.*")]
     code = "".join(path.read_text() for path in files if path.suffix in {".py", ".lua"})
     names = re.findall(r"`(\w+\.(?:py|js|lua|css|html))`", PAGE + DECISIONS)
@@ -47,5 +47,5 @@ def test_every_folder_is_a_layer_of_the_import_contract() -> None:
         assert all(f"`{folder}`" in LAYERS for folder in folders - {"migrations"})
 
 
-def test_it_stays_short() -> None:
+def test_the_architecture_page_is_short() -> None:
     assert len(PAGE.splitlines()) <= MOST_LINES

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md, compared with the files and targets that it names."""
+"""CONTRIBUTING.md, compared with the files and make targets that it names."""
 
 import re
 from pathlib import Path
@@ -8,8 +8,8 @@ from django.conf import settings
 
 PROJECT = Path(__file__).parents[2]
 PAGE = (PROJECT / "CONTRIBUTING.md").read_text()
-# Files that the first change adds, and that `make setup` creates.
-MADE = {
+# Files that do not exist in the repository: the example of a first change adds them, or `make setup` creates them.
+CREATED = {
     "tests/integration/test_outline.py",
     "etl/postprocessors/outline.py",
     ".venv/",
@@ -19,13 +19,13 @@ MADE = {
 PROSE = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
 
 
-def named() -> set[str]:
-    return {path for path in re.findall(r"`([\w./-]+/[\w./*-]*)`", PROSE) if "…" not in path} - MADE
+def paths_in_page() -> set[str]:
+    return {path for path in re.findall(r"`([\w./-]+/[\w./*-]*)`", PROSE) if "…" not in path} - CREATED
 
 
 def test_every_path_in_contributing_exists() -> None:
-    assert {path for path in named() if not list(PROJECT.glob(path.rstrip("/")))} == set()
-    assert len(named()) > 20
+    assert {path for path in paths_in_page() if not list(PROJECT.glob(path.rstrip("/")))} == set()
+    assert len(paths_in_page()) > 20
 
 
 def test_every_make_target_exists() -> None:

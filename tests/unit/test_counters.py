@@ -1,4 +1,4 @@
-"""The counter files of processes: no two live processes share one, and no count is lost. A27."""
+"""The counter files of processes. Live processes never share a file, and no count is lost. A27."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import pytest
 from config.platform.observability import counters, exposition
 from config.platform.observability.counters import ProcessNumber
 
-# Counts in this process and in forks of it, then prints a line and runs until SIGTERM.
+# Counts an event in the process and in each fork. Each of them prints a line and runs until it gets a signal.
 COUNT = r"""
 import os, sys
 from config.platform.observability import counters
@@ -59,7 +59,7 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("counter_*.db"))
 
 
-def test_forked_processes_have_counters_of_their_own(folder: Path) -> None:
+def test_forked_processes_have_separate_counters(folder: Path) -> None:
     process = start(forks=2)
 
     assert counted() == 3
@@ -76,13 +76,14 @@ def test_restarted_processes_keep_counts_and_reuse_files(folder: Path) -> None:
 
 
 def test_a_process_does_not_take_the_number_of_a_live_process(folder: Path) -> None:
-    """Process IDs repeat across containers, so the lock decides: even one process gets two numbers."""
+    """Numbers are assigned by file locks and not by process IDs, which repeat across containers. Even within one
+    process, two objects get two numbers."""
     first, second = ProcessNumber(folder), ProcessNumber(folder)
 
     assert (first(), second(), first(), second()) == (0, 1, 0, 1)
 
 
-def test_a_file_that_another_process_just_created_is_accepted(folder: Path) -> None:
+def test_an_empty_file_that_another_process_has_just_created_is_accepted(folder: Path) -> None:
     end(start())
     (folder / "counter_7.db").touch()
 

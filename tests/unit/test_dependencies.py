@@ -1,4 +1,4 @@
-"""docs/dependencies.md lists the packages of pyproject.toml."""
+"""docs/dependencies.md, compared with the packages in pyproject.toml."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""The image and the compose file, compared with the code, without Docker."""
+"""The image and the Compose file, compared with the code, without running Docker."""
 
 import importlib
 import os
@@ -52,8 +52,8 @@ OWN = [name for name, service in SERVICES.items() if service["image"].startswith
 WORKERS = [name for name in OWN if " worker " in SERVICES[name]["command"]]
 NAMES = {name.upper() for name in Environment.model_fields}
 FILES = {f"{name}_FILE" for name in Environment.secrets()}
-VARIABLES = NAMES - set(Environment.secrets()) | FILES  # as in compose.yaml and .env: secrets in files
-# Used by Compose itself.
+VARIABLES = NAMES - set(Environment.secrets()) | FILES  # compose.yaml and .env pass secrets as files
+# Variables that only Compose uses.
 MACHINE = {
     *("HTTP_ADDRESS", "HTTPS_ADDRESS", "FILES_ADDRESS", "NETWORK", "COMPOSE_PROFILES", "SLUICE_VERSION"),
     *(
@@ -65,9 +65,9 @@ MACHINE = {
         "WORKER_ETL_OCR",
     ),
 }
-# Read by Celery, Python's tempfile and prometheus_client.
+# Variables that Celery, Python's tempfile, and prometheus_client read.
 LIBRARIES = {"CELERY_QUIET", "REMAP_SIGTERM", "TMPDIR", counters.VARIABLE}
-# Read by OpenTelemetry and sentry_sdk, once one of our settings loads them.
+# Variables that OpenTelemetry and sentry_sdk read, if a setting enables them.
 WATCHING = {
     *("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_CERTIFICATE"),
     *("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_RESOURCE_ATTRIBUTES", "OTEL_SERVICE_NAME"),
@@ -84,11 +84,11 @@ VOLUMES = {
 
 
 def words(name: str) -> list[str]:
-    """Return the command of a service as it is executed."""
+    """Return the command of a service with its default values substituted."""
     command = SERVICES[name]["command"]
     if not isinstance(command, str):
         return command  # type: ignore[no-any-return]
-    while command != (resolved := re.sub(r"\$\{\w+:-([^${}]*)\}", r"\1", command)):  # a default may contain one
+    while command != (resolved := re.sub(r"\$\{\w+:-([^${}]*)\}", r"\1", command)):  # defaults may be nested
         command = resolved
     return shlex.split(command)
 
@@ -116,8 +116,8 @@ def local(name: str, root: Path) -> Process:
 
 # ---- Settings ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", OWN)
-def test_it_passes_on_every_setting_and_no_other_variable(name: str) -> None:
-    """For a secret, the variable of its file."""
+def test_each_service_gets_every_setting_and_no_other_variable(name: str) -> None:
+    """For secrets, it gets the variable with the path of the file."""
     assert set(SERVICES[name]["environment"]) - LIBRARIES == VARIABLES | WATCHING
 
 
@@ -161,7 +161,7 @@ def test_the_example_sets_every_required_variable() -> None:
 
 # ---- Secrets ----------------------------------------------------------------------------------------------------
 SECRETS: dict[str, dict[str, str]] = COMPOSE["secrets"]
-# The required ones. The code does not require the download keys, but every new installation has them.
+# The code does not require the download keys, but Compose does.
 REQUIRED_SECRETS = {
     name
     for name in Environment.secrets()
@@ -176,8 +176,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "secrets"
 
 
-def test_each_secret_of_the_settings_is_mounted_where_its_variable_says() -> None:
-    """Optional ones have an empty file and no variable, unless .env names another file."""
+def test_each_secret_is_mounted_at_the_path_in_its_variable() -> None:
+    """An optional secret is an empty file without a variable, unless .env names another file."""
     for name in Environment.secrets():
         place, file = name.lower(), SECRETS[name.lower()]["file"]
         for service in OWN:
@@ -192,35 +192,35 @@ def test_each_secret_of_the_settings_is_mounted_where_its_variable_says() -> Non
 
 def test_one_command_creates_every_secret_file_once(folder: Path) -> None:
     defaults = {re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", secret["file"]) for secret in SECRETS.values()}
-    made = {f"./secrets/{file.name}": file.read_text() for file in folder.iterdir()}
+    created = {f"./secrets/{file.name}": file.read_text() for file in folder.iterdir()}
     subprocess.run(["sh", "docker/secrets.sh", folder], cwd=PROJECT, check=True, capture_output=True)
 
-    assert made.keys() == defaults | {"./secrets/rabbitmq_url.txt"}
-    assert {f"./secrets/{file.name}": file.read_text() for file in folder.iterdir()} == made
+    assert created.keys() == defaults | {"./secrets/rabbitmq_url.txt"}
+    assert {f"./secrets/{file.name}": file.read_text() for file in folder.iterdir()} == created
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o644}
-    empty = {name for name, text in made.items() if not text}
+    empty = {name for name, text in created.items() if not text}
     assert empty == {"./secrets/none.txt", "./secrets/tls_certificate.pem", "./secrets/tls_key.pem"}
     assert {"docker/.env", "docker/secrets/"} <= set((PROJECT / ".gitignore").read_text().splitlines())
 
 
 def test_created_secrets_are_settings_for_the_servers_of_compose(folder: Path) -> None:
-    made = {name: (folder / f"{name.lower()}.txt").read_text().strip() for name in REQUIRED_SECRETS}
-    given: dict[str, Any] = {name.lower(): value for name, value in made.items()}
-    read = Environment(**given, s3_bucket="sluice", allowed_hosts=["localhost"])
+    created = {name: (folder / f"{name.lower()}.txt").read_text().strip() for name in REQUIRED_SECRETS}
+    values: dict[str, Any] = {name.lower(): value for name, value in created.items()}
+    read = Environment(**values, s3_bucket="sluice", allowed_hosts=["localhost"])
     urls = [read.database_url, read.redis_url, SecretStr((folder / "rabbitmq_url.txt").read_text().strip())]
     hosts = [urlsplit(url.get_secret_value()).hostname for url in urls]
 
-    assert len(set(made.values())) == len(made)
+    assert len(set(created.values())) == len(created)
     assert hosts == ["postgres", "valkey", "rabbitmq"]
     assert set(hosts) <= SERVICES.keys()
     for url, password in zip(urls, ("postgres", "valkey", "rabbitmq"), strict=True):
         assert (folder / f"{password}_password.txt").read_text().strip() == urlsplit(url.get_secret_value()).password
 
 
-def test_compose_files_and_environments_hold_no_secret() -> None:
-    given = dict(re.findall(r"^#?([A-Z0-9_]+)=(.*)$", EXAMPLE, re.MULTILINE))
-    assert {name: given[name] for name in Environment.secrets() if name in given} == {}
+def test_compose_files_and_environments_contain_no_secret() -> None:
+    values = dict(re.findall(r"^#?([A-Z0-9_]+)=(.*)$", EXAMPLE, re.MULTILINE))
+    assert {name: values[name] for name in Environment.secrets() if name in values} == {}
     for name, service in SERVICES.items():
         for variable, value in (service.get("environment") or {}).items():
             if re.search("SECRET|PASSWORD|PASS$|KEY|TOKEN$|_URL(_FILE)?$", variable) and "ENDPOINT_URL" not in variable:
@@ -254,9 +254,9 @@ def test_the_workers_are_those_of_the_local_stack(tmp_path: Path) -> None:
 def test_web_and_beat_are_those_of_the_local_stack(tmp_path: Path) -> None:
     web = list(processes.web(port=8000, root=tmp_path, environment={}).command)
     beat = list(processes.beat(root=tmp_path, environment={}).command)
-    web[web.index("--host") + 1] = "0.0.0.0"  # noqa: S104  the container's; only its published port is reached
-    web[web.index("--timeout-graceful-shutdown") + 1] = "20"  # there, no user waits in front of a terminal
-    beat[-1] = "/tmp/schedule"  # noqa: S108  the container's
+    web[web.index("--host") + 1] = "0.0.0.0"  # noqa: S104  in the container, where only published ports are reachable
+    web[web.index("--timeout-graceful-shutdown") + 1] = "20"  # longer, because no user is waiting at a terminal
+    beat[-1] = "/tmp/schedule"  # noqa: S108  in the container
 
     assert words("web")[1 : len(web)] == web[1:]
     assert words("beat")[1:] == beat[1:]
@@ -281,7 +281,7 @@ def test_every_command_of_compose_exists(name: str) -> None:
 
 
 def test_the_visibility_timeout_exceeds_every_task() -> None:
-    """B9: a stage ends by itself, or by Celery's soft or hard limit; the broker waits longer."""
+    """B9: first the timeout of a stage expires, then Celery's soft and hard limits, and then the visibility timeout."""
     for name in ("etl.ocr", "etl.postprocess"):
         limits = settings.CELERY_TASK_ANNOTATIONS[name]
         assert settings.SLUICE.etl_task_timeout < limits["soft_time_limit"] < limits["time_limit"]
@@ -290,7 +290,7 @@ def test_the_visibility_timeout_exceeds_every_task() -> None:
 
 def test_workers_have_a_sufficient_grace_period() -> None:
     for name in WORKERS:
-        # After the soft shutdown, the worker returns remaining work, and closes its connections.
+        # After the soft shutdown, the worker needs time to return its remaining messages and to close connections.
         assert seconds(SERVICES[name]["stop_grace_period"]) >= settings.CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT + 10
     assert seconds(SERVICES["web"]["stop_grace_period"]) > int(option(words("web"), "--timeout-graceful-shutdown"))
 
@@ -302,7 +302,7 @@ def run_web_check(server: LiveServer) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, dash_c, here], check=False, capture_output=True, text=True)
 
 
-def passes(done: subprocess.CompletedProcess[str]) -> bool:
+def succeeded(done: subprocess.CompletedProcess[str]) -> bool:
     return (done.returncode, done.stderr) == (0, "")
 
 
@@ -320,7 +320,7 @@ def test_the_health_check_of_web_passes_only_while_it_is_ready(
 ) -> None:
     checks = health.readiness.checks
     monkeypatch.setattr(health, "readiness", health.Readiness(checks))
-    wait_until(lambda: passes(run_web_check(live_server)))  # Docker repeats it, too: each part has 2.5 s
+    wait_until(lambda: succeeded(run_web_check(live_server)))  # like Docker, repeat it: each probe has only 2.5 s
     settings.SLUICE = settings.SLUICE.model_copy(update={"celery_broker_url": SecretStr("redis://127.0.0.1:1/0")})
     monkeypatch.setattr(health, "readiness", health.Readiness(checks))
     unready = run_web_check(live_server)
@@ -331,9 +331,8 @@ def test_the_health_check_of_web_passes_only_while_it_is_ready(
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Process]:
-    """A worker with a separate broker database and queue, so that it takes no other messages. It reads the broker's URL
-    from a file, as in compose.yaml.
-    """
+    """A worker with a separate broker database and queue, so that it receives no other messages. It reads the URL of
+    the broker from a file, as in compose.yaml."""
     broker = tmp_path / "broker"
     broker.write_text(urlunsplit(urlsplit(os.environ["REDIS_URL"])._replace(path="/5")) + "\n")
     environment = {**os.environ, "CELERY_BROKER_URL": "", "CELERY_BROKER_URL_FILE": str(broker)}
@@ -343,8 +342,8 @@ def worker(tmp_path: Path) -> Iterator[Process]:
     process.kill()
 
 
-def listen(worker: Process, *, seconds: int = 8) -> subprocess.CompletedProcess[str]:
-    """Run the image's `worker-health` beside this worker."""
+def run_worker_check(worker: Process, *, seconds: int = 8) -> subprocess.CompletedProcess[str]:
+    """Run the program `worker-health` of the image for this worker."""
     code = HEALTH_CHECK.replace("SECONDS = 8.0\n", f"SECONDS = {seconds}\n")
     assert code != HEALTH_CHECK or seconds == 8
     return subprocess.run(
@@ -353,15 +352,15 @@ def listen(worker: Process, *, seconds: int = 8) -> subprocess.CompletedProcess[
 
 
 def is_healthy(worker: Process) -> bool:
-    """Return whether one of several checks passes: a worker may take a while to start or continue."""
-    return any(listen(worker).returncode == 0 for _ in range(5))
+    """Return whether one of several checks passes, because a worker may need time to start or resume."""
+    return any(run_worker_check(worker).returncode == 0 for _ in range(5))
 
 
 @pytest.mark.slow
 def test_the_health_check_of_a_worker_passes_only_while_its_loop_runs(worker: Process) -> None:
     started = is_healthy(worker)
     os.kill(worker.pid, signal.SIGSTOP)
-    silence = listen(worker, seconds=4)  # two heartbeats
+    silence = run_worker_check(worker, seconds=4)  # two heartbeats
     os.kill(worker.pid, signal.SIGCONT)
 
     assert started
@@ -415,7 +414,7 @@ def test_the_proxy_uses_existing_services_and_ports() -> None:
 
     assert upstreams == known
     assert upstreams.keys() <= SERVICES.keys()
-    # Those that are reached by the same port number.
+    # The health checks of these services use the same ports.
     for name in ("prometheus", "grafana", "flower"):
         assert f"127.0.0.1:{known[name]}/" in str(SERVICES[name]["healthcheck"])
     assert "http://127.0.0.1:8081/livez" in SERVICES["proxy"]["healthcheck"]["test"]
@@ -510,7 +509,7 @@ def test_documents_are_on_disk_while_they_are_processed() -> None:
 
 
 def test_etl_settings_reach_the_worker_commands() -> None:
-    """B11: ETL_WORKER_COUNT documents are read at once; ETL_ARQ_QUEUE_NAME is the prefix of the queues."""
+    """B11: ETL_WORKER_COUNT is the concurrency of OCR, and ETL_ARQ_QUEUE_NAME is the prefix of the queues."""
     assert "-c ${ETL_WORKER_COUNT:-3} " in SERVICES["worker-etl-ocr"]["command"]
     name = "${ETL_ARQ_QUEUE_NAME:-${ETL_QUEUE_NAME:-etl}}"
     assert SERVICES["web"]["environment"]["ETL_ARQ_QUEUE_NAME"] == name
@@ -530,7 +529,7 @@ def test_large_upload_parts_are_on_disk(name: str) -> None:
 
 @pytest.mark.parametrize("name", COUNTING)
 def test_metrics_of_web_cover_all_processes(name: str) -> None:
-    """A27: they share one folder, which the container's user may write."""
+    """A27: all processes share a folder that the user of the container can write to."""
     folder = SERVICES[name]["environment"][counters.VARIABLE]
     options = COMPOSE["volumes"]["metrics"]["driver_opts"]
 
@@ -598,7 +597,7 @@ def test_the_image_contains_every_app_and_no_development_servers() -> None:
 
     assert {line[1:] for line in lines if line.startswith("!")} == ours | templates | OTHERS
     assert "config/dev" in lines
-    # Later patterns win: the exceptions would include it again.
+    # Later patterns override earlier ones, so `!config` must not come after it.
     assert lines.index("config/dev") > lines.index("!config")
 
 
@@ -624,7 +623,7 @@ def test_the_image_has_a_supported_python() -> None:
     )
 
 
-WITHOUT = """
+HIDE_PACKAGES = """
 import sys
 
 class Absent:
@@ -640,7 +639,7 @@ import uvicorn
 import config.asgi, config.celery
 config.celery.app.loader.import_default_modules()
 config.celery.app.connection_for_write().transport
-config.celery.app.Worker  # imported when asked for
+config.celery.app.Worker  # imports its module
 """
 
 
@@ -656,7 +655,7 @@ def locked(name: str) -> set[str]:
 
 
 def import_like_the_image(packages: set[str], code: str) -> subprocess.CompletedProcess[str]:
-    """Run Python code that can import only our own modules and those of these packages."""
+    """Run Python code in a process that can import only modules of the project and of these packages."""
     absent = [
         module
         for module, names in packages_distributions().items()
@@ -664,7 +663,7 @@ def import_like_the_image(packages: set[str], code: str) -> subprocess.Completed
     ]
     assert "pytest" in absent
     return subprocess.run(
-        [sys.executable, "-c", WITHOUT + code, *absent], cwd=PROJECT, check=False, capture_output=True, text=True
+        [sys.executable, "-c", HIDE_PACKAGES + code, *absent], cwd=PROJECT, check=False, capture_output=True, text=True
     )
 
 
@@ -684,7 +683,7 @@ def test_ocr_packages_are_in_a_separate_layer() -> None:
     assert with_ocr.returncode == 0, with_ocr.stderr
     assert {"rapidocr", "onnxruntime"} <= locked("requirements-ocr.txt")
     assert not locked("requirements.txt") & locked("requirements-ocr.txt")
-    # Each target: its base, and that the last one adds nothing else.
+    # The target sluice-ocr only adds the OCR packages to the target sluice.
     stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM|\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL))
     assert list(stages) == ["packages", "ocr", "sluice", "sluice-ocr"]
     assert "FROM sluice AS sluice-ocr\n" in DOCKERFILE

@@ -1,4 +1,4 @@
-"""The doctor's examination, clock skew, and the system checks of timeouts."""
+"""The checks of the doctor, such as clock skew, and the system checks of timeouts."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -94,7 +94,7 @@ def test_it_names_the_timeout_that_is_too_short(
     assert words in f"{messages[0].msg} {messages[0].hint}"
 
 
-def test_the_grace_period_is_the_one_of_the_manifests() -> None:
+def test_the_grace_period_equals_that_of_the_manifests() -> None:
     compose = yaml.safe_load((PROJECT / "docker" / "compose.yaml").read_text())
     assert compose["x-worker"]["stop_grace_period"] == f"{timeouts.GRACE_SECONDS}s"
     workers = yaml.safe_load((PROJECT / "docker/kubernetes/base/shared/worker.yaml").read_text())
@@ -117,7 +117,7 @@ def test_it_reports_clock_skew(off: int, level: Level) -> None:
     assert level is Level.OK or "NTP" in text
 
 
-def test_a_clock_with_whole_seconds_does_not_count_as_skewed() -> None:
+def test_a_clock_with_a_resolution_of_a_second_is_not_reported_as_skewed() -> None:
     requested = datetime.now(UTC)
     late = requested - clocks.WARNING_SKEW - timedelta(seconds=0.5)
     assert found(lambda remote: clocks.compare(remote, requested=requested, resolution=1), late)[0] is Level.OK
@@ -151,10 +151,10 @@ def test_an_error_in_one_check_does_not_hide_other_findings() -> None:
 
 
 def test_an_unreachable_subject_is_reported_with_a_remedy() -> None:
-    def away() -> Any:
+    def unreachable() -> Any:
         raise ConnectionRefusedError("at host secret")
 
-    (result,) = examination.examine([subject(check_good, opened=away)])
+    (result,) = examination.examine([subject(check_good, opened=unreachable)])
     assert (result.check, result.finding.level, result.finding.remedy) == (
         "thing.reachable",
         Level.FAILURE,
@@ -164,14 +164,14 @@ def test_an_unreachable_subject_is_reported_with_a_remedy() -> None:
 
 
 def test_a_check_that_hangs_is_reported_in_time_with_earlier_findings() -> None:
-    over = threading.Event()
+    test_done = threading.Event()
 
     def check_endless(_thing: object) -> Iterator[Finding]:
-        over.wait(60)
+        test_done.wait(60)
         yield from ()
 
     results = examination.examine([subject(check_good, check_endless), subject(check_good)], seconds=0.2)
-    over.set()
+    test_done.set()
     assert [(result.check, result.finding.level) for result in results] == [
         ("thing.good", Level.OK),
         ("thing.endless", Level.FAILURE),

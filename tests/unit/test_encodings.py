@@ -1,4 +1,4 @@
-"""Detection of the encoding of texts (B28)."""
+"""Detection of text encodings (B28)."""
 
 import os
 
@@ -29,17 +29,17 @@ def test_a_text_is_decoded_in_its_encoding(text: str, encoding: str) -> None:
     assert encodings.decode("\n".join([text] * 3_000).encode(encoding)) == "\n".join([text] * 3_000)
 
 
-def test_a_late_character_decides_the_encoding() -> None:
-    """The head of a long text may be ASCII only."""
+def test_a_character_near_the_end_can_determine_the_encoding() -> None:
+    """The beginning of a long text may be pure ASCII."""
     text = "a line\n" * 20_000 + GERMAN
     assert encodings.decode(text.encode("cp1252")) == text
 
 
 @pytest.mark.parametrize("content", [b"words \xff\xfe\x00\x01", b"text, and then \0", b"\x89\0\0\x01" * 9])
-def test_other_bytes_are_no_text(content: bytes) -> None:
+def test_binary_content_is_not_text(content: bytes) -> None:
     with pytest.raises(FileCorrupt):
         encodings.decode(content)
 
 
-def test_random_bytes_are_no_text() -> None:
+def test_random_bytes_are_not_text() -> None:
     assert not any(encodings.detect(os.urandom(300)) for _ in range(100))

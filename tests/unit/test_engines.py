@@ -1,4 +1,4 @@
-"""docs/engines.md compared with the code, and the engines' settings without connections."""
+"""docs/engines.md, compared with the code, and the settings of broker connections."""
 
 from pathlib import Path
 from ssl import CERT_NONE, CERT_REQUIRED
@@ -13,7 +13,7 @@ from config.platform import broker
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "engines.md").read_text()
 
 
-def test_the_page_lists_what_is_declared_in_rabbitmq() -> None:
+def test_the_page_lists_the_queues_and_limits_in_rabbitmq() -> None:
     assert f"a delivery limit of {broker.MAX_REDELIVERIES}." in PAGE
     assert f"Heartbeats** come every {settings.CELERY_BROKER_HEARTBEAT} s" in PAGE
     assert f"`ETL_TASK_TIMEOUT` of {broker.RABBITMQ_ACK_SECONDS - 30} s and more" in PAGE
@@ -22,7 +22,8 @@ def test_the_page_lists_what_is_declared_in_rabbitmq() -> None:
 
 @pytest.mark.parametrize(("url", "kind"), [("amqps://u:p@rabbit//", "topic"), ("redis://amqp/0", "direct")])
 def test_queue_type_follows_the_broker(url: str, kind: str) -> None:
-    """A topic exchange loses messages when Redis was emptied, and a direct one supports no countdown in RabbitMQ."""
+    """In Redis, a topic exchange would lose messages after Redis was emptied. In RabbitMQ, a direct exchange does not
+    support countdowns."""
     queue = broker.queue("exports", url=url)
     assert queue.exchange.type == kind
     assert (queue.queue_arguments or {})["x-queue-type"] == "quorum"
@@ -37,11 +38,13 @@ def test_queue_type_follows_the_broker(url: str, kind: str) -> None:
         ({"ssl_cert_reqs": CERT_NONE}, {"cert_reqs": CERT_NONE}),
     ],
 )
-def test_amqps_is_checked_unless_the_url_disables_it(given: dict[str, object], options: dict[str, object]) -> None:
+def test_amqps_certificates_are_verified_unless_the_url_disables_it(
+    given: dict[str, object], options: dict[str, object]
+) -> None:
     assert broker.tls_options(given) == options
 
 
-def test_a_bare_rediss_is_checked() -> None:
+def test_rediss_certificates_are_verified_by_default() -> None:
     assert broker.tls("rediss://valkey/0") == {"ssl_cert_reqs": "required"}
     assert broker.tls("redis://valkey/0") is None
 

@@ -1,4 +1,4 @@
-"""The settings: all errors are reported together, once each, without the values."""
+"""Settings from environment variables and files. All errors are reported together, and without the values."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from config import env
 from config.env import Environment
 
 PROJECT = Path(__file__).parents[2]
-SECRET = "hunter2"  # in every invalid value that a message could quote
+SECRET = "hunter2"  # a part of the invalid values, which messages must not contain
 KEY = "0123456789abcdef" * 2
 REQUIRED = {
     "SECRET_KEY": KEY,
@@ -126,9 +126,8 @@ Read = Callable[..., Environment]
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Read:
-    """Read the settings from an environment with the required variables and these, without changing the cached
-    settings.
-    """
+    """A function that reads settings from the required variables and the given ones. It does not change the cached
+    settings."""
 
     def read(**variables: str | None) -> Environment:
         for name in list(os.environ):
@@ -196,7 +195,7 @@ def test_it_reports_all_missing_variables_together(read: Read, value: str | None
         ("REDIS_URL", "redis://:hunter2@valkey:hunter2/0", NO_URL),
         ("REDIS_URL", "redis://:hunter2@valkey:65536/0", NO_URL),
         ("REDIS_URL", "redis://:hunter2@[::1/0", NO_URL),
-        ("REDIS_URL", "redis://hunter2\u2100/0", NO_URL),  # urlsplit quotes the host that it refuses
+        ("REDIS_URL", "redis://hunter2\u2100/0", NO_URL),  # the exception of urlsplit contains the host
         ("REDIS_URL", "redis://:hunter2@/0", "has no host"),
         ("REDIS_URL", "unix://", "has no host"),
         ("CELERY_BROKER_URL", "http://hunter2", NO_BROKER),
@@ -250,16 +249,16 @@ def test_an_empty_folder_is_not_the_working_directory(read: Read) -> None:
     assert read(ETL_CACHE_DIR="/var/cache/sluice").etl_cache_dir == Path("/var/cache/sluice")
 
 
-# An empty address of the object storage is refused: it would mean AWS.
+# These must not be empty, because an empty address of object storage would mean AWS.
 NOT_EMPTY = {"s3_endpoint_url", "s3_public_endpoint_url"}
-LEFT_OUT = sorted(
+OPTIONAL = sorted(
     name.upper() for name, field in Environment.model_fields.items() if field.default is None and name not in NOT_EMPTY
 )
 
 
-@pytest.mark.parametrize("name", LEFT_OUT)
+@pytest.mark.parametrize("name", OPTIONAL)
 def test_optional_variables_may_be_empty(read: Read, name: str) -> None:
-    """Compose passes `NAME=` for variables that the operator omits."""
+    """Compose passes an empty value for variables that the operator does not set."""
     assert getattr(read(**{name: ""}), name.lower()) is None
 
 
@@ -269,11 +268,11 @@ def test_run_state_uses_the_main_redis_by_default(read: Read) -> None:
     assert read(ETL_REDIS_URL="redis://other/3").run_state_url == "redis://other/3"
 
 
-def test_it_reports_inconsistent_variables_beside_invalid_ones(read: Read) -> None:
+def test_it_reports_inconsistent_variables_together_with_invalid_ones(read: Read) -> None:
     found = problems(
         read,
         DEBUG="hunter2",
-        ALLOWED_HOSTS="",  # whether it is required is unknown
+        ALLOWED_HOSTS="",  # not reported, because it depends on the invalid DEBUG whether it is required
         DATABASE_URL="hunter2",
         REDIS_URL="unix:///run/valkey.sock",
         S3_DOWNLOAD_ACCESS_KEY_ID="hunter2",
@@ -368,7 +367,7 @@ OIDC = {"OIDC_ISSUER": "https://sso.example.org/realm", "OIDC_CLIENT_ID": "sluic
 
 
 @pytest.mark.parametrize("missing", list(OIDC))
-def test_it_refuses_half_of_single_sign_on(read: Read, missing: str) -> None:
+def test_it_refuses_incomplete_settings_of_single_sign_on(read: Read, missing: str) -> None:
     """C10."""
     given = {name: value for name, value in OIDC.items() if name != missing}
     message = "must be set together with OIDC_ISSUER and OIDC_CLIENT_ID: set all three or none"
@@ -376,7 +375,7 @@ def test_it_refuses_half_of_single_sign_on(read: Read, missing: str) -> None:
     assert problems(read, **given) == [f"OIDC_CLIENT_SECRET: {message}"]
 
 
-def test_it_refuses_an_issuer_that_is_no_url(read: Read) -> None:
+def test_it_refuses_an_issuer_that_is_not_a_url(read: Read) -> None:
     """C10."""
     assert problems(read, **OIDC | {"OIDC_ISSUER": "sso.example.org"}) == [
         "OIDC_ISSUER: is not a URL such as https://sso.example.org"
@@ -404,8 +403,8 @@ SECRETS = {
 }
 
 
-def shown(value: Any) -> str:
-    return ",".join(map(shown, value)) if isinstance(value, list) else str(value.get_secret_value())
+def secret_text(value: Any) -> str:
+    return ",".join(map(secret_text, value)) if isinstance(value, list) else str(value.get_secret_value())
 
 
 def test_exactly_the_secrets_can_be_in_files(read: Read, tmp_path: Path) -> None:
@@ -423,7 +422,7 @@ def test_exactly_the_secrets_can_be_in_files(read: Read, tmp_path: Path) -> None
         **{f"{name}_FILE": str(tmp_path / name) for name in secrets},
     )
 
-    assert {name: shown(getattr(settings, name.lower())) for name in secrets} == secrets
+    assert {name: secret_text(getattr(settings, name.lower())) for name in secrets} == secrets
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
@@ -436,7 +435,7 @@ def test_the_final_newline_is_not_part_of_the_secret(read: Read, tmp_path: Path,
 
 @pytest.mark.parametrize("between", [",", "\n", "\r\n", ",\n"])
 def test_a_file_may_have_one_key_per_line(read: Read, tmp_path: Path, between: str) -> None:
-    """Read as one key, they would verify nothing, without an error."""
+    """If the file were read as a single key, signatures with the old keys would be invalid without an error."""
     file = tmp_path / "keys"
     file.write_text(f"one-old-key{between}another\n", newline="")
 

@@ -1,4 +1,4 @@
-"""JSON with exact numbers, which keep their digits."""
+"""JSON with numbers that keep their exact digits."""
 
 import copy
 import json
@@ -34,7 +34,7 @@ def test_equal_numbers_are_comparable(one: str, other: str) -> None:
 @pytest.mark.parametrize("literal", ["12.50", "1e22", "-0.0", "0.1234567890123456789012345678901234567890"])
 def test_copies_keep_the_digits(literal: str) -> None:
     number = Number(literal)
-    for each in (copy.copy(number), copy.deepcopy(number), pickle.loads(pickle.dumps(number))):  # noqa: S301 - our own
+    for each in (copy.copy(number), copy.deepcopy(number), pickle.loads(pickle.dumps(number))):  # noqa: S301 - trusted
         assert (str(each), repr(each), f"{each}") == (literal, literal, literal)
 
 

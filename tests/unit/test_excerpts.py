@@ -2,7 +2,7 @@
 
 import pytest
 
-from etl.postprocessors.excerpts import Excerpts, Shown, words
+from etl.postprocessors.excerpts import Excerpts, ExcerptText, words
 
 TABLE = """\
 <!-- page: 1 -->
@@ -19,13 +19,13 @@ TABLE = """\
 
 
 def shown_of(excerpts: Excerpts, unit: int) -> str:
-    shown = Shown()
+    shown = ExcerptText()
     shown.add(excerpts, [unit])
     return shown.text
 
 
 def test_a_row_is_shown_with_the_rows_that_continue_its_cells() -> None:
-    """Without the second line of its cell, a correction takes the first line for the whole text."""
+    """Without the second row, the model would mistake the first part of a cell for the whole text."""
     excerpts = Excerpts(TABLE, first_page=1)
     unit = excerpts.find({"number": "A3", "price": 3}, [])
     assert unit is not None
@@ -42,7 +42,7 @@ GROUPED = (
 
 
 def test_an_item_is_not_found_in_the_row_of_its_group() -> None:
-    """The rarest words of an item without its number are those of its group."""
+    """The rarest words of this item are those of its groups, but the item is in another row."""
     excerpts = Excerpts(GROUPED, first_page=1)
     unit = excerpts.find({"region": "North", "branch": "Branch 8", "amount": 16.25}, [])
     assert unit is not None
@@ -50,9 +50,9 @@ def test_an_item_is_not_found_in_the_row_of_its_group() -> None:
 
 
 def test_rows_of_other_groups_of_a_table_are_shown_without_its_head() -> None:
-    """Before, each change of the group repeated the head, which was half of a request."""
+    """A regression test: the head was repeated for each group, so that heads were half of a request."""
     excerpts = Excerpts(GROUPED, first_page=1)
-    shown = Shown()
+    shown = ExcerptText()
     shown.add(excerpts, [unit for sku in ("x11", "x12", "x17") if (unit := excerpts.find({"article": sku}, []))])
     rows = "| North | |\n| Branch 7 | |\n| x11 | 11.25 |\n| x12 | 12.25 |\n| Branch 8 | |\n| x17 | 17.25 |"
     assert shown.text.endswith(f"|---|---|\n{rows}")
@@ -70,7 +70,7 @@ def test_an_excerpt_has_its_page_and_the_head_of_its_table() -> None:
 
 
 def test_a_row_that_the_document_repeats_is_found_by_all_of_its_words() -> None:
-    """Before, since each word of the row is frequent, it was not located, and the whole text was sent again."""
+    """A regression test: all words of the row are frequent, so it was not found, and the whole text was sent again."""
     rows = "".join(
         f"| B1 | Hinge | 7.00 |\n| B2 | Hinge | 7.00 |\n| C{number} | Hinge | 9.00 |\n" for number in range(5)
     )

@@ -1,4 +1,4 @@
-"""Tests of the extraction benchmark: its reader reads texts correctly, and its score finds each defect."""
+"""The extraction benchmark: the simulated model, which reads the text in a request, and the scores of results."""
 
 import json
 from copy import deepcopy
@@ -21,7 +21,7 @@ def shown(document: Document) -> str:
     return "\n\n".join(f"<!-- page: {number} -->\n\n{page}" for number, page in enumerate(pages, 1))
 
 
-def request_for(document: Document, **changes: Any) -> ModelRequest:
+def model_call(document: Document, **changes: Any) -> ModelRequest:
     options = {"kind": "extract", "mode": "perfect", "run": "x", "schema": document.schema, "data": shown(document)}
     return ModelRequest(**(options | changes))
 
@@ -61,8 +61,8 @@ def test_a_reader_of_half_an_item_returns_half_an_item() -> None:
     assert [set(row) for row in found[:2]] == [{"unit_price", "quantity", "amount"}, set(made.rows[0].values)]
 
 
-def test_a_reader_uses_what_is_for_reading_only_to_understand_the_rest(document: Document) -> None:
-    """The head of a table, and the ends of items: neither is returned as a separate item."""
+def test_a_reader_uses_context_without_returning_its_items(document: Document) -> None:
+    """The context consists of the head of a table and the lines of neighboring pieces."""
     second = shown(document).partition("<!-- page: 2 -->")[2]
     head = "\n".join(line for line in shown(document).splitlines()[:12] if "Article" in line or "---" in line)
     text = f"<!-- page: 2 -->\n[a table goes on; its head, for reading only:]\n{head}\n{second}"
@@ -80,9 +80,9 @@ def test_a_reader_uses_what_is_for_reading_only_to_understand_the_rest(document:
     ]
 
 
-def test_a_sloppy_reader_has_as_many_defects_as_its_name_says(document: Document) -> None:
+def test_a_sloppy_reader_has_the_share_of_defects_in_its_name(document: Document) -> None:
     made = families.document(BY_NAME["statement-de-signs"], seed=1)
-    perfect, sloppy = (json.loads(reader.extract(request_for(made, mode=mode))) for mode in ("perfect", "sloppy-10"))
+    perfect, sloppy = (json.loads(reader.extract(model_call(made, mode=mode))) for mode in ("perfect", "sloppy-10"))
     spoiled = [
         here != there or evidence_of(perfect, index) != evidence_of(sloppy, index)
         for index, (here, there) in enumerate(zip(perfect["data"][ROWS], sloppy["data"][ROWS], strict=True))
@@ -95,11 +95,11 @@ def evidence_of(answer: Any, index: int) -> list[Any]:
 
 
 def test_a_sloppy_reader_corrects_reported_errors(document: Document) -> None:
-    first = json.loads(reader.extract(request_for(document, mode="sloppy-10", run="many")))["data"][ROWS]
+    first = json.loads(reader.extract(model_call(document, mode="sloppy-10", run="many")))["data"][ROWS]
     wrong = [index for index, row in enumerate(first) if row != document.rows[index].values]
     assert wrong
     complaints = tuple(f"/{ROWS}/{index}" for index in wrong)
-    again = request_for(
+    again = model_call(
         document, mode="sloppy-10", run="many", previous=json.dumps({ROWS: first}), complaints=(complaints,)
     )
     second = json.loads(reader.extract(again))["data"][ROWS]
@@ -107,14 +107,14 @@ def test_a_sloppy_reader_corrects_reported_errors(document: Document) -> None:
 
 
 def test_a_forgetful_reader_returns_fewer_items_when_asked_again(document: Document) -> None:
-    again = request_for(document, mode="forgetful", previous="{}", complaints=(("/rows/1",),))
+    again = model_call(document, mode="forgetful", previous="{}", complaints=(("/rows/1",),))
     assert len(json.loads(reader.extract(again))["data"][ROWS]) == reader.REMEMBERED
 
 
 @pytest.mark.parametrize(("mode", "count"), [("perfect", 2), ("forgetful", 1)])
-def test_a_reader_returns_the_parts_that_are_shown_again(document: Document, mode: str, count: int) -> None:
+def test_a_reader_returns_only_the_parts_to_correct(document: Document, mode: str, count: int) -> None:
     shown_again = [{**document.rows[3].values, "amount": None}, {**document.rows[9].values, "sku": None}]
-    again = request_for(
+    again = model_call(
         document,
         mode=mode,
         previous=json.dumps({"data": {ROWS: shown_again}}),
@@ -127,14 +127,14 @@ def test_a_reader_returns_the_parts_that_are_shown_again(document: Document, mod
 
 def test_a_reader_chooses_the_value_of_the_last_page(document: Document) -> None:
     data = 'Values of /total:\n- 12.5 (page 7)\n- 3.0 (pages 1 to 2)\n\nValues of /a/b:\n- {"c": 1} (page 3)'
-    answer = json.loads(reader.choose(request_for(document, kind="choose", data=data)))
+    answer = json.loads(reader.choose(model_call(document, kind="choose", data=data)))
     assert answer["data"] == {"total": 12.5, "a": {"b": {"c": 1}}}
 
 
 # ---- Score ----------------------------------------------------------------------------------------------------------
 def task_of(document: Document) -> dict[str, Any]:
-    """Return the perfect task of a document, with every value cited at its line."""
-    answer = json.loads(reader.extract(request_for(document)))
+    """Return a task with the correct result of a document, and with a citation of each value."""
+    answer = json.loads(reader.extract(model_call(document)))
     citations = [
         {"pointer": pointer, "page": each["page"], "quote": each["quote"], "match": "exact"}
         for pointer, each in answer["evidence"].items()
@@ -201,7 +201,7 @@ def test_half_an_item_is_a_row_that_the_document_does_not_have(document: Documen
 
 
 @pytest.mark.parametrize(("match", "count"), [("exact", 1), ("normalized", 1), ("ambiguous", 0), ("not_found", 0)])
-def test_a_wrong_value_must_not_be_cited_as_sure(document: Document, match: str, count: int) -> None:
+def test_a_wrong_value_with_a_sure_citation_counts_as_wrong(document: Document, match: str, count: int) -> None:
     def change(task: Any) -> None:
         task["result"]["data"][ROWS][3]["amount"] += 1
         cited(task, "/rows/3/amount")["match"] = match
@@ -222,7 +222,7 @@ def test_a_citation_in_another_row_is_astray(document: Document) -> None:
 
 
 def test_a_citation_that_fits_several_rows_is_astray(document: Document) -> None:
-    """A price of several rows does not identify one of them."""
+    """A price that occurs in several rows does not identify one of them."""
     prices = [row.values["unit_price"] for row in document.rows if row.pages == {1}]
     index = next(index for index, price in enumerate(prices) if prices.count(price) > 1)
 

@@ -1,9 +1,9 @@
-"""The headings and groups of rows, also if they are in the text before a piece or an excerpt."""
+"""The headings and groups of rows, which may be in the text before a piece or an excerpt."""
 
 import pytest
 
-from etl.postprocessors.excerpts import Excerpts, Shown
-from etl.postprocessors.groups import TextAbove
+from etl.postprocessors.excerpts import Excerpts, ExcerptText
+from etl.postprocessors.groups import HeadingsAndTables
 from etl.postprocessors.tables import TableHeads
 
 HEAD = "| region | account | amount |\n|---|---|---|\n"
@@ -54,7 +54,7 @@ HTML_TABLES = {
 )
 def test_it_finds_the_groups_of_a_row(text: str, row: str, groups: list[str]) -> None:
     place = text.index(row)
-    above = TextAbove(text)
+    above = HeadingsAndTables(text)
     assert above.lead(place, len(text))[0] == place
     found = list(above.groups(place))
     assert len(found) == len(groups)
@@ -65,12 +65,12 @@ def test_the_head_of_a_table_may_have_several_rows() -> None:
     head = "<tr><th colspan=2>2024</th></tr><tr><th>account</th><th>amount</th></tr>"
     text = f"<table>{head}<tr><th>7</th><td>1</td></tr><tr><th>8</th><td>2</td></tr></table>"
     place = text.index("<tr><th>8")
-    assert TextAbove(text).lead(place, len(text)) == (place, head)
+    assert HeadingsAndTables(text).lead(place, len(text)) == (place, head)
 
 
-def test_it_finds_the_headings_of_a_place() -> None:
+def test_it_finds_the_headings_of_a_position() -> None:
     text = "# Report\n\n## Account 7\n\nx\n\n### Fees\n\ny\n\n## Account 8\n\n**Interest**\n\nz\n"
-    above = TextAbove(text)
+    above = HeadingsAndTables(text)
     assert above.headings_of(text.index("y")) == "# Report\n## Account 7\n### Fees"
     assert above.headings_of(text.index("z")) == "# Report\n## Account 8\n**Interest**"
     assert above.headings_of(text.index("## Account 8")) == "# Report"
@@ -78,12 +78,12 @@ def test_it_finds_the_headings_of_a_place() -> None:
 
 
 def test_an_excerpt_has_the_headings_and_groups_of_its_rows() -> None:
-    """Before, a correction, which has only the wrong rows, lacked the name of their account."""
+    """A regression test: a correction, which contains only the invalid rows, lacked the name of their account."""
     rows = "".join(f"| x{number} | {number} | {number}.00 |\n" for number in range(9))
     excerpts = Excerpts(f"## Account 7\n\n{HEAD}| North | | |\n{rows}", first_page=1)
     unit = excerpts.find({"region": "x8", "amount": 8}, [])
     assert unit is not None
-    shown = Shown()
+    shown = ExcerptText()
     shown.add(excerpts, [unit])
     assert "## Account 7" in shown.text
     assert "| North | |" in shown.text

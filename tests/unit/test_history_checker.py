@@ -1,4 +1,4 @@
-"""The checker of a soak accepts a correct record, and each of its rules rejects a record that breaks it."""
+"""The checker of soak tests. It accepts a correct record, and each of its rules rejects a record that violates it."""
 
 import copy
 import hashlib
@@ -74,7 +74,8 @@ def signature(number: str, text: str) -> str:
 
 
 def record() -> list[Line]:
-    """Return a correct record: a job that succeeds, one that fails, is retried, and fails again, and their files."""
+    """Return a correct record of two jobs and their files. One job succeeds. The other one fails, is retried, and fails
+    again."""
     done = progress(done=1, rows=FEW, bytes=len(CONTENT))
     manifest = {"schemaVersion": SCHEMA, "files": [ENTRY]}
     text = json.dumps(manifest).encode()
@@ -141,13 +142,13 @@ def record() -> list[Line]:
     return lines
 
 
-def find(lines: list[Line], name: str, number: int = 0, **facts: Any) -> Line:
-    """Return a line by its kind or operation, and by other facts."""
+def find_line(lines: list[Line], name: str, number: int = 0, **facts: Any) -> Line:
+    """Return the line with this number among those of a kind or operation, and with other facts."""
     fitting = [line for line in lines if name in (line["kind"], line.get("op"), line.get("what"))]
     return [line for line in fitting if facts.items() <= line.items()][number]
 
 
-def insert(lines: list[Line], after: Line, line: Line) -> None:
+def insert_after(lines: list[Line], after: Line, line: Line) -> None:
     lines.append({"began": after["ended"] + 0.1, "ended": after["ended"] + 0.2, **line})
     lines.sort(key=lambda each: float(each["began"]))
 
@@ -156,22 +157,22 @@ def test_it_accepts_a_correct_record() -> None:
     assert [str(each) for each in checker.check(record())] == []
 
 
-def change(name: str, number: int = 0, /, where: Line | None = None, **facts: Any) -> Callable[[list[Line]], None]:
-    """Return a tampering that changes facts of one line."""
-    return lambda lines: find(lines, name, number, **(where or {})).update(facts)
+def change_line(name: str, number: int = 0, /, where: Line | None = None, **facts: Any) -> Callable[[list[Line]], None]:
+    """Return a function that changes facts of one line."""
+    return lambda lines: find_line(lines, name, number, **(where or {})).update(facts)
 
 
-def add(name: str, line: Line, **where: Any) -> Callable[[list[Line]], None]:
-    """Return a tampering that adds a line after another."""
-    return lambda lines: insert(lines, find(lines, name, **where), copy.deepcopy(line))
+def insert_line(name: str, line: Line, **where: Any) -> Callable[[list[Line]], None]:
+    """Return a function that adds a line after another line."""
+    return lambda lines: insert_after(lines, find_line(lines, name, **where), copy.deepcopy(line))
 
 
-def drop(name: str, number: int = 0, /, **where: Any) -> Callable[[list[Line]], None]:
-    return lambda lines: lines.remove(find(lines, name, number, **where))
+def remove_line(name: str, number: int = 0, /, **where: Any) -> Callable[[list[Line]], None]:
+    return lambda lines: lines.remove(find_line(lines, name, number, **where))
 
 
 def final_job(lines: list[Line]) -> Line:
-    body: Line = find(lines, "poll", job=JOB, final=True)["body"]
+    body: Line = find_line(lines, "poll", job=JOB, final=True)["body"]
     return body
 
 
@@ -180,7 +181,7 @@ def progress_of(lines: list[Line], **counts: int) -> None:
 
 
 def rewrite(lines: list[Line], content: bytes, *, item: bool = True) -> None:
-    """Replace the contents of all downloads of a file."""
+    """Replace the content of all downloads of a file."""
     entry = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
     for line in lines:
         if line["kind"] == "object" and line["item"]:
@@ -195,40 +196,41 @@ def rename(lines: list[Line], old: str, new: str) -> None:
     rewrite(lines, CONTENT.replace(old.encode(), new.encode()))
 
 
-def events(lines: list[Line], *numbers: int, number: int = 0) -> None:
+def keep_events(lines: list[Line], *numbers: int, number: int = 0) -> None:
     """Keep only these events of a stream, in this order."""
-    line = find(lines, "stream", number)
+    line = find_line(lines, "stream", number)
     line["events"] = [line["events"][each] for each in numbers]
 
 
 def sign_again(lines: list[Line], number: int, **facts: Any) -> None:
-    """Change the body of a webhook, and sign it."""
-    line = find(lines, "webhook", number)
+    """Change the body of a webhook delivery, and sign it again."""
+    line = find_line(lines, "webhook", number)
     line["body"].update(facts)
     line["text"] = json.dumps(line["body"])
     line["signature"] = signature(line["id"], line["text"])
 
 
 TAMPERED: list[tuple[str, Callable[[list[Line]], Any]]] = [
-    ("responses_are_documented", change("poll", status=500, problem=True)),
-    ("responses_are_documented", change("download", 1, body={"code": "link_expired"})),
-    ("responses_are_documented", change("object", status=404)),
-    ("counters_add_up", lambda lines: find(lines, "stream")["events"][0][3]["progress"].update(running=2)),
-    ("counters_add_up", lambda lines: find(lines, "poll", job=JOB)["body"]["progress"].update(reused=2)),
-    ("ends_are_final", add("poll", answer("poll", 200, body_of(JOB, "running", progress(running=1))), job=JOB)),
-    ("ends_are_final", change("retry", op="poll", status=200)),
-    ("ends_are_final", lambda lines: find(lines, "stream")["events"][3][3].update(status="cancelled")),
-    ("a_key_creates_one_job", change("submit", 1, sha256="other")),
-    ("a_key_creates_one_job", change("submit", 1, key="3")),
-    ("accepted_jobs_exist_and_end", lambda lines: find(lines, "list")["body"]["results"].pop()),
-    ("accepted_jobs_exist_and_end", drop("submit", 2)),
+    ("responses_are_documented", change_line("poll", status=500, problem=True)),
+    ("responses_are_documented", change_line("download", 1, body={"code": "link_expired"})),
+    ("responses_are_documented", change_line("object", status=404)),
+    ("counters_add_up", lambda lines: find_line(lines, "stream")["events"][0][3]["progress"].update(running=2)),
+    ("counters_add_up", lambda lines: find_line(lines, "poll", job=JOB)["body"]["progress"].update(reused=2)),
+    ("ends_are_final", insert_line("poll", answer("poll", 200, body_of(JOB, "running", progress(running=1))), job=JOB)),
+    ("ends_are_final", change_line("retry", op="poll", status=200)),
+    ("ends_are_final", lambda lines: find_line(lines, "stream")["events"][3][3].update(status="cancelled")),
+    ("a_key_creates_one_job", change_line("submit", 1, sha256="other")),
+    ("a_key_creates_one_job", change_line("submit", 1, key="3")),
+    ("accepted_jobs_exist_and_end", lambda lines: find_line(lines, "list")["body"]["results"].pop()),
+    ("accepted_jobs_exist_and_end", remove_line("submit", 2)),
     ("accepted_jobs_exist_and_end", lambda lines: final_job(lines).update(status="running")),
-    ("accepted_jobs_exist_and_end", add("submit", {"kind": "action", "what": "never accepted", "key": "1"})),
+    ("accepted_jobs_exist_and_end", insert_line("submit", {"kind": "action", "what": "never accepted", "key": "1"})),
     *(
         ("jobs_are_the_sums_of_their_chunks", lambda lines, name=name: progress_of(lines, **{name: 7}))
         for name in ("rows", "bytes", "reused", "degraded", "done")
     ),
-    ("jobs_are_the_sums_of_their_chunks", lambda lines: find(lines, "chunks")["body"]["results"][0].update(key="JFK")),
+    ("jobs_are_the_sums_of_their_chunks",
+        lambda lines: find_line(lines, "chunks")["body"]["results"][0].update(key="JFK")),
     *(
         ("downloads_match_their_receipts", lambda lines, name=name, to=to: (
             final_job(lines)["receipt"].update({name: to})
@@ -237,62 +239,63 @@ TAMPERED: list[tuple[str, Callable[[list[Line]], Any]]] = [
     ),
     *(
         ("files_match_their_entries", lambda lines, name=name, to=to: (
-            find(lines, "object", item=None)["manifest"]["files"][0].update({name: to})
+            find_line(lines, "object", item=None)["manifest"]["files"][0].update({name: to})
         ))
         for name, to in {"sha256": "0", "bytes": 1, "rows": 1}.items()
     ),
-    ("a_file_stays_the_same", change("object", 2, sha256="0")),
+    ("a_file_stays_the_same", change_line("object", 2, sha256="0")),
     ("a_file_has_the_slices_of_its_request_in_one_version_each",
         lambda lines: rewrite(lines, CONTENT + CONTENT.splitlines(keepends=True)[1].replace(b",17,", b",18,"))),
     ("a_file_has_the_slices_of_its_request_in_one_version_each", lambda lines: rename(lines, "ATL", "JFK")),
     ("a_file_has_the_slices_of_its_request_in_one_version_each",
         lambda lines: rename(lines, f",{DAY},", ",2024-02-29,")),
     ("a_job_has_the_schema_of_its_time", lambda lines: rename(lines, "schema_2", "schema_3")),
-    ("a_job_has_the_schema_of_its_time", change("register", schema=3)),
+    ("a_job_has_the_schema_of_its_time", change_line("register", schema=3)),
     ("a_job_has_the_schema_of_its_time",
         lambda lines: rewrite(lines, b"".join(clean_file(SLICES, schema=schema, form="jsonl") for schema in (2, 3)))),
-    ("fresh_files_are_fresh", change("tick", version=VERSION + 1)),
+    ("fresh_files_are_fresh", change_line("tick", version=VERSION + 1)),
     ("clean_files_are_exact", lambda lines: rename(lines, "+00,", "+09,")),
     ("clean_files_are_exact", lambda lines: rename(lines, repr(1.1 / 3), f"{1.1 / 3:.15g}")),
     ("clean_files_are_exact", lambda lines: rename(lines, "none,t", "acme,t")),
     ("clean_files_are_exact", lambda lines: rename(lines, "none,t", "none,f")),
     ("clean_files_are_exact", lambda lines: (
-        find(lines, "chunks", 1)["body"]["results"][0].update(error={"code": "EXPORT_SOURCE_ERROR"})
+        find_line(lines, "chunks", 1)["body"]["results"][0].update(error={"code": "EXPORT_SOURCE_ERROR"})
     )),
-    ("streams_are_complete_and_in_order", lambda lines: events(lines, 0, 2, 1, 3)),
-    ("streams_are_complete_and_in_order", lambda lines: events(lines, 0, 3, 1)),
-    ("streams_are_complete_and_in_order", lambda lines: events(lines, 0, 1, 2)),
-    ("streams_are_complete_and_in_order", change("stream", 1, after=5)),
-    ("streams_are_complete_and_in_order", lambda lines: events(lines, 0, 2, 3)),
-    ("streams_are_complete_and_in_order", lambda lines: find(lines, "stream")["events"][0][3].update(status="pending")),
-    ("webhooks_are_signed_ordered_and_unique", change("webhook", signature="v1,AAAA")),
+    ("streams_are_complete_and_in_order", lambda lines: keep_events(lines, 0, 2, 1, 3)),
+    ("streams_are_complete_and_in_order", lambda lines: keep_events(lines, 0, 3, 1)),
+    ("streams_are_complete_and_in_order", lambda lines: keep_events(lines, 0, 1, 2)),
+    ("streams_are_complete_and_in_order", change_line("stream", 1, after=5)),
+    ("streams_are_complete_and_in_order", lambda lines: keep_events(lines, 0, 2, 3)),
+    ("streams_are_complete_and_in_order",
+        lambda lines: find_line(lines, "stream")["events"][0][3].update(status="pending")),
+    ("webhooks_are_signed_ordered_and_unique", change_line("webhook", signature="v1,AAAA")),
     ("webhooks_are_signed_ordered_and_unique", lambda lines: sign_again(lines, 0, type="export.failed")),
     ("webhooks_are_signed_ordered_and_unique", lambda lines: sign_again(lines, 1, timestamp="2024-03-01T11:00:00Z")),
-    ("webhooks_are_signed_ordered_and_unique", drop("webhook")),
-    ("webhooks_are_signed_ordered_and_unique", drop("webhook", 2)),
+    ("webhooks_are_signed_ordered_and_unique", remove_line("webhook")),
+    ("webhooks_are_signed_ordered_and_unique", remove_line("webhook", 2)),
     ("webhooks_are_signed_ordered_and_unique", lambda lines: lines.append(
-        {**find(lines, "webhook"), "id": "d9", "signature": signature("d9", find(lines, "webhook")["text"])}
+        {**find_line(lines, "webhook"), "id": "d9", "signature": signature("d9", find_line(lines, "webhook")["text"])}
     )),
-    ("webhooks_are_signed_ordered_and_unique", change("webhook", 2, id="d2")),
-    ("webhooks_are_signed_ordered_and_unique", change("hook", user="bob")),
-    ("a_link_works_once", change("download", 1, status=302, body=None)),
-    ("a_link_works_once", change("download", 1, body={"code": "link_revoked"})),
-    ("a_link_works_for_its_client_until_the_next_one", change("download", agent="other/1")),
-    ("a_link_works_for_its_client_until_the_next_one", change("download", began=90, ended=91)),
-    ("access_ends", change("limits", status=200, body={}, where={"token": "old"})),
-    ("access_ends", change("limits", status=200, body={}, where={"user": "carol"})),
-    ("access_ends", change("download", 2, status=302)),
-    ("access_ends", change("stream", ended=60)),
+    ("webhooks_are_signed_ordered_and_unique", change_line("webhook", 2, id="d2")),
+    ("webhooks_are_signed_ordered_and_unique", change_line("hook", user="bob")),
+    ("a_link_works_once", change_line("download", 1, status=302, body=None)),
+    ("a_link_works_once", change_line("download", 1, body={"code": "link_revoked"})),
+    ("a_link_works_for_its_client_until_the_next_one", change_line("download", agent="other/1")),
+    ("a_link_works_for_its_client_until_the_next_one", change_line("download", began=90, ended=91)),
+    ("access_ends", change_line("limits", status=200, body={}, where={"token": "old"})),
+    ("access_ends", change_line("limits", status=200, body={}, where={"user": "carol"})),
+    ("access_ends", change_line("download", 2, status=302)),
+    ("access_ends", change_line("stream", ended=60)),
     ("access_ends", lambda lines: (
-        find(lines, "stream").update(ended=60, user="carol", token="carol"),
-        find(lines, "activate").update(began=61, ended=62),
+        find_line(lines, "stream").update(ended=60, user="carol", token="carol"),
+        find_line(lines, "activate").update(began=61, ended=62),
     )),
-    ("access_lasts_until_it_ends", change("limits", token="alice", where={"token": "old"})),
-    ("quotas_match_the_charges", change("limits", where={"final": True},
+    ("access_lasts_until_it_ends", change_line("limits", token="alice", where={"token": "old"})),
+    ("quotas_match_the_charges", change_line("limits", where={"final": True},
         body={"chunksPerDay": {"used": 2}, "jobsPerDay": {"used": 2}})),
-    ("quotas_match_the_charges", change("limits", where={"final": True},
+    ("quotas_match_the_charges", change_line("limits", where={"final": True},
         body={"chunksPerDay": {"used": 0}, "jobsPerDay": {"used": 2}})),
-    ("quotas_match_the_charges", change("limits", where={"final": True},
+    ("quotas_match_the_charges", change_line("limits", where={"final": True},
         body={"chunksPerDay": {"used": 1}, "jobsPerDay": {"used": 3}})),
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Merge patches, and the values that differ between two JSON documents. B37."""
+"""Merge patches, and the comparison of two JSON documents. B37."""
 
 from typing import Any
 
@@ -30,12 +30,12 @@ from etl.postprocessors.schemas import Guide
     ],
 )
 def test_a_patch_is_applied_as_in_rfc_7396(target: Any, patch: Any, merged: Any) -> None:
-    """B37: the cases of its appendix A."""
+    """B37: these are the examples in appendix A of the RFC."""
     assert merge_patch(target, patch, Guide.of({})) == merged
 
 
-def test_null_is_the_value_of_a_required_member_that_may_be_null() -> None:
-    """B37: without the member, the schema would reject the object."""
+def test_null_does_not_remove_a_required_member_that_may_be_null() -> None:
+    """B37: without the member, the object would not match the schema."""
     total = {"type": ["number", "null"]}
     inner = {"type": "object", "properties": {"total": total, "note": total}, "required": ["total"]}
     guide = Guide.of({"properties": {"sums": inner, "total": {"type": "number"}}, "required": ["total"]})
@@ -102,7 +102,9 @@ A, B, C = (
         ([A, B], [B.replace('"B"', '"A"'), A.replace('"A"', '"D"')], {"/0", "/1"}),
     ],
 )
-def test_items_that_may_be_others_are_uncertain(before: list[str], after: list[str], uncertain: set[str]) -> None:
+def test_items_that_may_have_been_replaced_are_uncertain(
+    before: list[str], after: list[str], uncertain: set[str]
+) -> None:
     found = pairs(*(exact_json.loads(f"[{', '.join(each)}]") for each in (before, after)))
     assert {pair.pointer_after.rpartition("/")[0] for pair in found if not pair.is_certain} == uncertain
 

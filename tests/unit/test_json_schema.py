@@ -1,4 +1,4 @@
-"""JSON Schemas of users: refusals with pointers, no requests, and bounded time. B17, B24."""
+"""JSON Schemas of users: errors with pointers, no outbound requests, and limited time. B17, B24."""
 
 import json
 import subprocess
@@ -35,12 +35,12 @@ INVOICE: dict[str, Any] = {
 }
 
 
-def found(schema: Any) -> list[tuple[str, str]]:
+def errors_of(schema: Any) -> list[tuple[str, str]]:
     return [(error.pointer, error.code) for error in check(schema)]
 
 
 @contextmanager
-def within(seconds: float) -> Iterator[None]:
+def cpu_limit(seconds: float) -> Iterator[None]:
     used = time.process_time()
     yield
     assert time.process_time() - used < seconds
@@ -48,7 +48,7 @@ def within(seconds: float) -> Iterator[None]:
 
 @pytest.fixture
 def recording_server() -> Iterator[tuple[str, list[str]]]:
-    """A server, and the requested paths."""
+    """The URL of a server, and a list of the paths that were requested."""
     paths: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -129,17 +129,17 @@ def test_typical_schemas_are_accepted(schema: dict[str, Any]) -> None:
 )
 def test_errors_have_a_code_and_a_pointer(schema: Any, expected: list[tuple[str, str]]) -> None:
     """B24."""
-    assert found(schema) == [(f"/json_schema{pointer}", code) for pointer, code in expected]
+    assert errors_of(schema) == [(f"/json_schema{pointer}", code) for pointer, code in expected]
 
 
 @pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef", "$recursiveRef"])
 @pytest.mark.parametrize("target", ["/a", "a.json", "file:///etc/hostname", "HTTP", "urn:x:y", ""])
 def test_external_references_are_refused(keyword: str, target: str, recording_server: tuple[str, list[str]]) -> None:
-    """B24: at any location, and nothing is requested."""
+    """B24: they are refused at any location in a schema, and the server receives no request."""
     url, paths = recording_server
     reference = {keyword: url if target == "HTTP" else target}
     schema = {"$id": f"{url}/base", "properties": {"default": reference}, "x-more": [reference], "items": [reference]}
-    assert {pointer for pointer, code in found(schema) if code == "remote_reference"} == {
+    assert {pointer for pointer, code in errors_of(schema) if code == "remote_reference"} == {
         f"/json_schema/properties/default/{keyword}",
         f"/json_schema/x-more/0/{keyword}",
         f"/json_schema/items/0/{keyword}",
@@ -148,7 +148,7 @@ def test_external_references_are_refused(keyword: str, target: str, recording_se
 
 
 def test_no_reference_is_fetched(recording_server: tuple[str, list[str]], tmp_path: Path) -> None:
-    """B24: neither for a checked schema nor for an unchecked one."""
+    """B24: a reference is fetched neither during the check of a schema nor during the validation of an instance."""
     url, paths = recording_server
     (tmp_path / "any.json").write_text("{}")
     for schema in (
@@ -178,11 +178,11 @@ def test_schemas_are_limited_to_64_kilobytes_and_32_levels() -> None:
             schema = {"not": schema}
         return schema
 
-    assert found(nested(32)) == []
-    assert found(nested(33)) == [("/json_schema", "too_deep")]
-    assert found({"title": "x" * (65_536 - len('{"title":""}'))}) == []
-    assert found({"title": "x" * (65_537 - len('{"title":""}'))}) == [("/json_schema", "too_large")]
-    assert found({"title": "é" * 32_763}) == [("/json_schema", "too_large")]
+    assert errors_of(nested(32)) == []
+    assert errors_of(nested(33)) == [("/json_schema", "too_deep")]
+    assert errors_of({"title": "x" * (65_536 - len('{"title":""}'))}) == []
+    assert errors_of({"title": "x" * (65_537 - len('{"title":""}'))}) == [("/json_schema", "too_large")]
+    assert errors_of({"title": "é" * 32_763}) == [("/json_schema", "too_large")]
 
 
 def test_it_reports_at_most_a_hundred_errors() -> None:
@@ -193,7 +193,7 @@ def test_it_reports_at_most_a_hundred_errors() -> None:
 
 
 def doubling(times: int, *, where: str) -> dict[str, Any]:
-    """Return a schema whose definitions each refer to the next one twice: 2**times paths from first to last."""
+    """Return a schema in which each definition refers to the next one twice, so that there are 2**times paths."""
     parts: dict[str, Any] = {f"d{times}": {"type": "string"}}
     for number in range(times):
         onward = {"$ref": f"#/$defs/d{number + 1}"}
@@ -219,9 +219,9 @@ def doubling(times: int, *, where: str) -> dict[str, Any]:
     ],
 )
 def test_exponential_schemas_are_refused(schema: dict[str, Any]) -> None:
-    """B24: some of these would keep a processor busy for years, or fill the memory, for an instance of a few bytes."""
-    with within(2):
-        assert found(schema) == [("/json_schema", "too_complex")]
+    """B24: with some of these, the validation of a few bytes would take years or exhaust the memory."""
+    with cpu_limit(2):
+        assert errors_of(schema) == [("/json_schema", "too_complex")]
 
 
 @pytest.mark.parametrize(
@@ -244,9 +244,9 @@ def test_exponential_schemas_are_refused(schema: dict[str, Any]) -> None:
         ({"maxLength": 1e300, "multipleOf": 1e-300, "maximum": 10**400}, 1e300),
     ],
 )
-def test_expensive_schemas_are_checked_in_bounded_time(schema: dict[str, Any], instance: Any) -> None:
+def test_expensive_schemas_are_checked_in_time(schema: dict[str, Any], instance: Any) -> None:
     """B24."""
-    with within(5):
+    with cpu_limit(5):
         assert check(schema) == []
         assert len(errors(schema, instance)) <= 20
 
@@ -277,30 +277,30 @@ JSON = st.recursive(
 @given(schema=JSON, instance=JSON)
 def test_any_json_can_be_checked_and_accepted_schemas_can_be_applied(schema: Any, instance: Any) -> None:
     """B24."""
-    wrong = check(schema)
-    assert all(error.pointer.startswith("/json_schema") and error.code and error.detail for error in wrong)
-    if not wrong:
+    refusals = check(schema)
+    assert all(error.pointer.startswith("/json_schema") and error.code and error.detail for error in refusals)
+    if not refusals:
         assert all(pointer == "" or pointer[0] == "/" for pointer, _ in errors(schema, instance))
 
 
 @pytest.mark.slow
 def test_the_most_expensive_schemas_cost_two_seconds_and_50_mib_at_most() -> None:
-    """B24: known ones, and those from a random search."""
+    """B24: the schemas are known ones and those of a random search."""
     command = [sys.executable, "-m", "tests.unit.costly_schemas", "3", "60"]
-    found = json.loads(subprocess.check_output(command))
-    assert found["seconds"] < 2, found["slowest"]
-    assert found["mebibytes"] < 50, found["largest"]
-    assert found["schemas"] >= 8
+    result = json.loads(subprocess.check_output(command))
+    assert result["seconds"] < 2, result["slowest"]
+    assert result["mebibytes"] < 50, result["largest"]
+    assert result["schemas"] >= 8
 
 
-def test_an_anchor_is_the_name_of_one_part() -> None:
-    """B24: of several, which one a validator uses is undefined."""
+def test_duplicate_anchors_are_refused() -> None:
+    """B24: it is undefined which of several equal anchors a validator uses."""
     part = {"$anchor": "a", "$dynamicAnchor": "a", "type": "string"}
-    assert found({"$ref": "#a", "$defs": {"x": part}}) == []
-    assert found({"$ref": "#a", "$defs": {"x": part, "y": {"$anchor": "a"}}}) == [
+    assert errors_of({"$ref": "#a", "$defs": {"x": part}}) == []
+    assert errors_of({"$ref": "#a", "$defs": {"x": part, "y": {"$anchor": "a"}}}) == [
         ("/json_schema/$defs/y/$anchor", "duplicate_anchor")
     ]
-    assert found({"allOf": [{}], "$ref": "#/allOf/00"}) == [("/json_schema/$ref", "unresolved")]
+    assert errors_of({"allOf": [{}], "$ref": "#/allOf/00"}) == [("/json_schema/$ref", "unresolved")]
 
 
 # ---- Applying -------------------------------------------------------------------------------------------------------
@@ -313,16 +313,16 @@ def test_a_valid_instance_has_no_errors() -> None:
 
 
 def test_errors_have_a_pointer_and_the_expected_value() -> None:
-    """B17: they do not quote the document."""
-    wrong = {"date": "30.02.2024", "lines": [{"amount": 1}, {"amount": "secret"}], "seller": {}, "extra": "secret"}
-    assert sorted(errors(INVOICE, wrong)) == [
+    """B17: messages do not contain values of the document."""
+    invalid = {"date": "30.02.2024", "lines": [{"amount": 1}, {"amount": "secret"}], "seller": {}, "extra": "secret"}
+    assert sorted(errors(INVOICE, invalid)) == [
         ("", "Must not have the members 'extra'."),
         ("", "The member 'number' is missing."),
         ("/date", "Must be in the format date."),
         ("/lines/1/amount", "Must be of type number."),
         ("/seller", "The member 'name' is missing."),
     ]
-    assert "secret" not in str(errors(INVOICE, wrong))
+    assert "secret" not in str(errors(INVOICE, invalid))
     assert len(errors({"items": {"type": "string"}}, [1] * 100)) == 20
 
 
@@ -414,10 +414,10 @@ def test_extension_keywords_are_accepted(schema: dict[str, Any]) -> None:
     ],
 )
 def test_wrong_uses_of_extension_keywords_are_refused(schema: dict[str, Any], pointer: str) -> None:
-    """B42: before, they silently had no effect."""
+    """B42: they would have no effect otherwise."""
     [error] = json_schema.check(member(**schema))
     assert (error.pointer, error.code) == (f"/json_schema/properties/x/{pointer}", "invalid_extension")
-    assert json_schema.errors(member(**schema), {}) == []  # a rule that was saved before still applies
+    assert json_schema.errors(member(**schema), {}) == []  # rules that were saved by an earlier release still work
 
 
 SHIPPED = Path(json_schema.__file__).parents[1] / "loading" / "shipped"
@@ -429,15 +429,15 @@ KNOWN = {
 
 @pytest.mark.parametrize("name", ["einvoice", "invoice", "receipt", "contract-summary"])
 def test_shipped_rules_have_only_known_keywords(name: str) -> None:
-    """Before, a comma in an unquoted description turned its second half into a keyword."""
+    """A regression test: because of a comma in an unquoted YAML text, half of a description became a keyword."""
     schema = yaml.safe_load((SHIPPED / f"{name}.yaml").read_text())["json_schema"]
     assert json_schema.check(schema) == []
     for part in Parts(schema).parts.values():
         assert set(part.schema) <= KNOWN
 
 
-def test_a_line_of_an_invoice_needs_no_description() -> None:
-    """Before, the rule's prompt required null for missing values, and its schema refused it."""
+def test_the_values_of_an_invoice_line_may_be_null() -> None:
+    """A regression test: the prompt of the rule required null for missing values, but its schema did not allow it."""
     schema = yaml.safe_load((SHIPPED / "invoice.yaml").read_text())["json_schema"]
     line = dict.fromkeys(schema["properties"]["lines"]["items"]["required"])
     invoice = dict.fromkeys(schema["required"]) | {"lines": [line], "taxes": []}

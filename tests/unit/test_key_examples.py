@@ -1,4 +1,4 @@
-"""Examples of keys, which pages show instead of regular expressions."""
+"""Examples of keys that match a pattern, which pages show instead of the regular expression."""
 
 import re
 
@@ -25,5 +25,5 @@ def test_it_finds_a_key_that_matches(pattern: str, example: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", [r"(?=.*Q)[A-Z]+", r"(a)\1", "[^\\x00-\U0010ffff]"])
-def test_it_returns_no_example_rather_than_a_wrong_one(pattern: str) -> None:
+def test_it_returns_no_example_if_it_does_not_match(pattern: str) -> None:
     assert key_patterns.example_of(pattern) == ""

@@ -1,4 +1,4 @@
-"""The manifest files, compared with the code, without kubectl or a cluster."""
+"""The Kubernetes manifests, compared with the code, without kubectl or a cluster."""
 
 import copy
 import os
@@ -24,7 +24,7 @@ from tests.operations.manifests import FOLDER, Document
 from tests.waiting import wait_until
 
 README = (FOLDER / "README.md").read_text()
-WRITTEN = dict(manifests.written())
+MANIFESTS = dict(manifests.written())
 DEPLOYMENTS: dict[str, Document] = {
     document["metadata"]["name"]: document
     for path in (FOLDER / "base").glob("*.yaml")
@@ -33,30 +33,30 @@ DEPLOYMENTS: dict[str, Document] = {
 }
 WORKERS = sorted(name for name in DEPLOYMENTS if name.startswith("worker-"))
 SECRET = {name.upper() for name in Environment.secrets()}
-LONG = {"-A": "--app", "-Q": "--queues", "-c": "--concurrency", "-n": "--hostname", "-s": "--schedule"}
+LONG_OPTIONS = {"-A": "--app", "-Q": "--queues", "-c": "--concurrency", "-n": "--hostname", "-s": "--schedule"}
 
 
 def settings_of(*places: str) -> dict[str, str]:
-    """Return the settings of these files; later ones override, as in an overlay."""
+    """Return the settings in these files. Later files override earlier ones, as in an overlay."""
     text = "\n".join((FOLDER / place / "settings.env").read_text() for place in places)
     return dict(re.findall(r"^([A-Z0-9_]+)=(.*)$", text, re.MULTILINE))
 
 
 def words(command: list[str]) -> list[str]:
-    """Return a command with each option as one word, as in the manifests."""
-    written: list[str] = []
+    """Return a command with each option as one word, such as `--queues=exports`, as in the manifests."""
+    result: list[str] = []
     for word in command:
-        if written and re.fullmatch(r"-[A-Za-z]|--[a-z-]+", written[-1]) and not word.startswith("-"):
-            name = written.pop()
-            written.append(f"{LONG.get(name, name)}={word}" if name != "-m" else name)
-            written += [word] if name == "-m" else []
+        if result and re.fullmatch(r"-[A-Za-z]|--[a-z-]+", result[-1]) and not word.startswith("-"):
+            name = result.pop()
+            result.append(f"{LONG_OPTIONS.get(name, name)}={word}" if name != "-m" else name)
+            result += [word] if name == "-m" else []
         else:
-            written.append(word)
-    return ["python", *written[1:]]
+            result.append(word)
+    return ["python", *result[1:]]
 
 
 def command_of(name: str) -> list[str]:
-    """Return the command of a Deployment, with the settings of its base substituted as by Kubernetes."""
+    """Return the command of a Deployment with the settings of the base substituted, as Kubernetes does it."""
     (container,) = DEPLOYMENTS[name]["spec"]["template"]["spec"]["containers"]
     known = settings_of("base")
     return [re.sub(r"\$\((\w+)\)", lambda found: known[found[1]], word) for word in container["command"]]
@@ -67,14 +67,14 @@ def option(command: list[str], name: str) -> str:
 
 
 # ---- Schemas ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("place", WRITTEN)
+@pytest.mark.parametrize("place", MANIFESTS)
 def test_every_manifest_matches_its_schema(place: str) -> None:
-    assert list(manifests.problems(WRITTEN[place])) == []
+    assert list(manifests.problems(MANIFESTS[place])) == []
 
 
 def broken(kind: str, *path: str | int, value: object) -> Document:
-    """Return the first manifest of a kind with one thing changed."""
-    document = copy.deepcopy(next(document for document in WRITTEN.values() if document["kind"] == kind))
+    """Return the first manifest of a kind with one value changed."""
+    document = copy.deepcopy(next(document for document in MANIFESTS.values() if document["kind"] == kind))
     inner: Any = document
     for key in path[:-1]:
         inner = inner[key]
@@ -117,14 +117,14 @@ def test_settings_of_overlays_are_valid_settings(overlay: str) -> None:
 
 def test_the_readme_lists_every_secret_and_marks_the_required_ones() -> None:
     required = {name.upper() for name, field in Environment.model_fields.items() if field.is_required()}
-    asked = set(re.findall(r"^ +([A-Z0-9_]+)=$", README, re.MULTILINE))
-    among = re.search(r"those that you use of (.*?):", README, re.DOTALL)
-    assert among
-    optional = set(re.findall(r"`([A-Z0-9_]+)`", among[1]))
+    listed = set(re.findall(r"^ +([A-Z0-9_]+)=$", README, re.MULTILINE))
+    optional_list = re.search(r"those that you use of (.*?):", README, re.DOTALL)
+    assert optional_list
+    optional = set(re.findall(r"`([A-Z0-9_]+)`", optional_list[1]))
 
-    assert asked | optional == SECRET
-    assert required & SECRET <= asked
-    assert not asked & optional
+    assert listed | optional == SECRET
+    assert required & SECRET <= listed
+    assert not listed & optional
 
 
 def test_settings_in_the_readme_and_comments_exist() -> None:
@@ -182,7 +182,7 @@ SIDECAR = "docker/kubernetes/base/shared/worker.yaml: Deployment workers"
 
 @pytest.fixture
 def counted(tmp_path: Path) -> Iterator[Process]:
-    """The container `metrics`, with the folder of the processes' counters."""
+    """The process of the container `metrics`, with a folder for the counters of other processes."""
     (port,) = free(1)
     (tmp_path / "metrics").mkdir()
     process = Process(
@@ -204,7 +204,7 @@ def scrape(counted: Process) -> str:
 
 def test_the_metrics_container_sums_over_all_processes_of_the_pod(counted: Process, tmp_path: Path) -> None:
     folder = tmp_path / "metrics"
-    assert scrape(counted) == ""  # no metrics of its own
+    assert scrape(counted) == ""  # it has no metrics about itself
     for amount in ("2", "3"):
         environment = {**os.environ, counters.VARIABLE: str(folder)}
         subprocess.run([sys.executable, "-c", COUNT, amount], env=environment, cwd=manifests.PROJECT, check=True)
@@ -219,7 +219,7 @@ def test_the_metrics_container_sums_over_all_processes_of_the_pod(counted: Proce
 
 def test_the_metrics_container_is_small_and_stops_immediately(counted: Process) -> None:
     status = Path(f"/proc/{counted.pid}/status").read_text()
-    (sidecar,) = WRITTEN[SIDECAR]["spec"]["template"]["spec"]["initContainers"]
+    (sidecar,) = MANIFESTS[SIDECAR]["spec"]["template"]["spec"]["initContainers"]
     megabytes = int(sidecar["resources"]["limits"]["memory"].removesuffix("Mi"))
 
     assert int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024 < megabytes * 2 / 3

@@ -1,4 +1,4 @@
-"""Markdown from words and their positions (B13)."""
+"""Layout analysis: Markdown from words and their positions (B13)."""
 
 from random import Random
 from time import process_time
@@ -9,7 +9,7 @@ from etl.providers.local.layout import PageGeometry, analyze
 from etl.providers.local.layout_model import Region
 from etl.providers.local.order import reading_order
 
-# A letter is half as wide as the type is high, a line 1.2 times as high.
+# The size of the type. A letter is half as wide, and a line is 1.2 times as high.
 SIZE = 10.0
 
 
@@ -84,7 +84,7 @@ def test_rows_with_common_columns_are_a_table() -> None:
 
 
 def test_a_line_that_continues_a_cell_may_begin_before_it() -> None:
-    """Before, a page with centered cells could not be read."""
+    """A regression test: pages with centered cells could not be read."""
     boxes = [
         *row(50, (50, "Item"), (250, "Count"), (350, "Price")),
         *row(70, (60, "Brackets"), (260, "12"), (350, "3.15")),
@@ -158,7 +158,7 @@ def test_a_hyphen_at_the_end_of_a_line_is_removed_if_the_document_has_the_word()
 
 
 def test_right_to_left_lines_are_in_logical_order() -> None:
-    """Hebrew: the first word is on the right. Numbers of several words stay from left to right."""
+    """In Hebrew, the first word is on the right, but numbers with spaces are written from left to right."""
     boxes = [*row(50, (300, "שלום"), (272, "עולם"), (236, "12 345")), *row(64, (300, "שורה"), (271, "שנייה"))]
     assert to_markdown(boxes, width=500) == "שלום עולם 12 345\nשורה שנייה"
 
@@ -181,8 +181,8 @@ def test_words_in_another_script_stay_in_their_order() -> None:
     assert to_markdown(row(50, (50, line), (215, "עולם"), (240, "שלום"))) == f"{line} שלום עולם"
 
 
-def test_cells_of_several_lines_do_not_tear_a_table() -> None:
-    """Amounts are beside the middle of cells of two lines."""
+def test_cells_of_several_lines_do_not_split_a_table() -> None:
+    """The amounts are centered vertically beside cells of two lines."""
     boxes = [
         *row(50, (50, "Item"), (250, "Count"), (350, "Price")),
         *row(70, (50, "Brackets of hard")), *row(76, (250, "12"), (350, "3.15")), *row(82, (50, "steel")),
@@ -194,13 +194,13 @@ def test_cells_of_several_lines_do_not_tear_a_table() -> None:
 
 
 def test_narrow_blocks_at_a_gutter_are_read() -> None:
-    """Before, splitting at a gutter with all blocks on one side of it did not terminate."""
+    """A regression test: splitting at a gutter did not terminate if all blocks were on one side of it."""
     blocks = [box(10, 10, 11, 20), box(10.5, 15, 11, 30), box(12, 12, 12.5, 40)]
     assert sorted(map(id, reading_order(blocks))) == sorted(map(id, blocks))
 
 
 def test_thousands_of_scattered_words_take_seconds() -> None:
-    """B12: before, 5,000 words on a page of 20 KB took minutes."""
+    """B12: 5,000 words on a page of 20 KB must not take minutes."""
     random = Random(2)
     places = [(random.randrange(600), random.randrange(800)) for _ in range(5_000)]
     words = [box(x, y, x + 0.5, y + 1, text=f"w{index}.") for index, (x, y) in enumerate(places)]
@@ -230,7 +230,7 @@ def test_a_single_item_is_a_row() -> None:
 
 
 def test_a_single_item_of_one_line_is_a_row() -> None:
-    """A page that only continues an invoice has no head, and no second row with the same columns."""
+    """A page that continues an invoice may have neither a head nor a second row with the same columns."""
     boxes = [*item(50, "Dividers"), *lines("Price before discounts: 10.90", "Made of recycled paper", x=110, y=100)]
     assert "| 1 | Dividers | 9.90 | 20 pcs | 19 % | 198.00 |" in to_markdown(boxes).splitlines()
 
@@ -245,7 +245,7 @@ def test_prices_and_discounts_below_an_item_are_parts_of_it() -> None:
 
 
 def test_the_largest_gap_between_items_ends_the_first() -> None:
-    """Notes further down, near the next item, may belong to either."""
+    """Notes after the gap may belong to either item."""
     note = lines("Packages: 1", x=110, y=95)
     boxes = [*item(50, "Sugar", "2031", "extra"), *note, *item(112, "Flour", "2032", "fine")]
     text = to_markdown(boxes).splitlines()

@@ -1,4 +1,4 @@
-"""`docs/lifecycle.md`, compared with the states and the statements of the code."""
+"""`docs/lifecycle.md`, compared with the states and the SQL statements in the code."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ from config.platform import webhooks
 from config.platform.db.sql import PreparedStatement
 from etl.core.states import ENDED, Status
 from etl.models import Task
-from etl.runstate import transitions as run_state_moves
+from etl.runstate import transitions as run_state_transitions
 from exports.core.states import JOB_ENDED, ChunkStatus, JobStatus
 from exports.models import Chunk, Delivery, Job
 
@@ -29,7 +29,7 @@ STATEMENTS = {
     for module in (found.name for found in walk_packages(package.__path__, f"{package.__name__}.") if not found.ispkg)
     if ".migrations." not in module
     for name, value in vars(import_module(module)).items()
-    if name.isupper() and isinstance(value, str) and not isinstance(value, PreparedStatement)  # those consist of others
+    if name.isupper() and isinstance(value, str) and not isinstance(value, PreparedStatement)  # built from others
 }
 
 
@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 
 class Part:
-    """A section of the page, `## Chunk`, `## Job` or `## Delivery`, with the states and the model that it is about."""
+    """A section of the page, `## Chunk`, `## Job`, or `## Delivery`, with its states and its model."""
 
     def __init__(self, title: str, states: type[TextChoices], model: type[Chunk | Job | Delivery]) -> None:
         self.title, self.states, self.model = title, states, model
@@ -55,9 +55,8 @@ class Part:
         ]
 
     def writes(self, statement: str) -> set[str]:
-        """Return the states that a statement sets in rows of this table. The clause must compare a bound one with each
-        state.
-        """
+        """Return the states that a statement sets in rows of this table. If the state is a bound parameter, the clause
+        must compare it with each possible state."""
         clauses = re.findall(
             rf"\bUPDATE {self.table}\b.*?\bSET\b(.*?)\b(?:FROM|WHERE|RETURNING)\b", STATEMENTS[statement], re.DOTALL
         )
@@ -100,7 +99,7 @@ def test_the_table_matches_the_diagram(part: Part) -> None:
     ("part", "row"), [pytest.param(part, row, id=row.statement) for part in PARTS for row in part.rows]
 )
 def test_statements_write_the_states_of_their_rows(part: Part, row: Row) -> None:
-    # A statement that may leave the state unchanged has no arrow for that.
+    # The diagram has no arrow for statements that may not change the state.
     assert part.writes(row.statement) - row.before == row.after
 
 
@@ -115,7 +114,7 @@ def test_only_user_actions_change_an_ended_job() -> None:
     assert {row.who for row in jobs.rows if row.before & JOB_ENDED} == {"a person"}
 
 
-def moves(node: ast.AST) -> bool:
+def sets_status(node: ast.AST) -> bool:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "update":
         return any(keyword.arg == "status" for keyword in node.keywords)
     targets = node.targets if isinstance(node, ast.Assign) else []
@@ -125,7 +124,7 @@ def moves(node: ast.AST) -> bool:
 def test_only_sql_sets_a_job_status() -> None:
     trees = {path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
 
-    assert [str(path) for path, tree in trees.items() if any(moves(node) for node in ast.walk(tree))] == []
+    assert [str(path) for path, tree in trees.items() if any(sets_status(node) for node in ast.walk(tree))] == []
 
 
 # ---- Tasks ----------------------------------------------------------------------------------------------------------
@@ -138,8 +137,8 @@ TASK_ROWS = [
 ]
 ARROWS = {
     f"moves.{name}": value
-    for name, value in vars(run_state_moves).items()
-    if isinstance(value, run_state_moves.StatusChange)
+    for name, value in vars(run_state_transitions).items()
+    if isinstance(value, run_state_transitions.StatusChange)
 }
 
 
@@ -155,7 +154,7 @@ def test_the_task_table_matches_the_diagram() -> None:
 
 
 def test_run_state_transitions_are_those_of_the_table() -> None:
-    """B3, B4. A transition that may leave the state unchanged has no arrow for that."""
+    """B3, B4: the diagram has no arrow for transitions that may not change the state."""
     arrows = {row.statement: (row.before, row.after) for row in TASK_ROWS if row.statement in ARROWS}
 
     assert arrows == {
@@ -165,7 +164,7 @@ def test_run_state_transitions_are_those_of_the_table() -> None:
 
 
 def test_no_transition_leaves_a_final_state_or_goes_back() -> None:
-    """B3: only a user's retry does, in the row and with a greater generation."""
+    """B3: only the retry of a user does, which sets the status in the row and increments the generation."""
     rank = re.search(r"RANK = \{(.*?)\}", (PACKAGE.parent / "etl" / "runstate" / "script.lua").read_text())
     assert rank
     order = {name: int(number) for name, number in re.findall(r"(\w+) = (\d)", rank[1])}
@@ -176,12 +175,12 @@ def test_no_transition_leaves_a_final_state_or_goes_back() -> None:
     assert [row.statement for row in TASK_ROWS if row.before & ENDED] == ["actions.retry"]
 
 
-def moves_task(node: ast.AST) -> bool:
-    """Return whether a node sets `task.status`, alone or with other attributes, or updates rows."""
+def sets_task_status(node: ast.AST) -> bool:
+    """Return whether a node assigns `task.status`, alone or with other attributes, or updates the status of rows."""
     targets = [part for target in node.targets for part in ast.walk(target)] if isinstance(node, ast.Assign) else []
     named = [part.value for part in targets if isinstance(part, ast.Attribute) and part.attr == "status"]
     return any(isinstance(value, ast.Name) and value.id == "task" for value in named) or (
-        isinstance(node, ast.Call) and moves(node)
+        isinstance(node, ast.Call) and sets_status(node)
     )
 
 
@@ -190,9 +189,9 @@ def test_no_other_code_sets_the_status_of_a_task() -> None:
     folder = Path(etl.__file__).parent
     trees = {str(path.relative_to(folder)): ast.parse(path.read_text()) for path in folder.rglob("*.py")}
 
-    assert {name for name, tree in trees.items() if any(moves_task(node) for node in ast.walk(tree))} == {
-        "evaluation/queue.py",  # of samples
-        "pipeline/actions.py",  # begin_anew, of retry
-        "pipeline/batch_ends.py",  # reopen, of batches
+    assert {name for name, tree in trees.items() if any(sets_task_status(node) for node in ast.walk(tree))} == {
+        "evaluation/queue.py",  # the status of samples
+        "pipeline/actions.py",  # begin_anew, for a retry
+        "pipeline/batch_ends.py",  # reopen, the status of batches
         "pipeline/completion.py",  # write
     }

@@ -1,4 +1,4 @@
-"""Contents of log lines, and data that they must not contain."""
+"""The content of log lines, and private data that they must not contain."""
 
 import json
 import logging
@@ -32,7 +32,7 @@ log = structlog.get_logger("exports.tests")
 
 
 def configure(*, level: str, style: str) -> StringIO:
-    """Apply the configuration, and return the stream of its handler."""
+    """Configure logging, and return the stream to which it writes."""
     logging.config.dictConfig(logs.configuration(level=level, style=style))
     stream = StringIO()
     handler().setStream(stream)
@@ -46,7 +46,7 @@ def handler() -> logging.StreamHandler[Any]:
 
 
 @pytest.fixture
-def _own_logging() -> Iterator[None]:
+def _restore_logging() -> Iterator[None]:
     before = handler().stream
     yield
     structlog.contextvars.clear_contextvars()
@@ -55,8 +55,8 @@ def _own_logging() -> Iterator[None]:
 
 
 @pytest.fixture
-def lines(_own_logging: None) -> Lines:
-    """Return a function that returns the lines logged since its last call."""
+def lines(_restore_logging: None) -> Lines:
+    """A function that returns the lines that were logged since its last call."""
     stream = configure(level="INFO", style="json")
 
     def read() -> list[dict[str, Any]]:
@@ -111,7 +111,7 @@ def test_messages_of_libraries_are_cut_to_one_line(lines: Lines) -> None:
     ],
 )
 def test_messages_of_the_broker_are_not_quoted(lines: Lines, name: str, text: str) -> None:
-    """A28: Kombu logs a message that it cannot put back with its body."""
+    """A28: if Kombu cannot restore a message, it logs its body."""
     values = [{"body": SECRET}, UnicodeDecodeError("utf-8", SECRET.encode(), 0, 1, "invalid"), SECRET, SECRET]
     logging.getLogger(name).critical(text, *values[: text.count("%")])
     (line,) = lines()
@@ -128,7 +128,7 @@ def test_suspicious_requests_are_not_quoted(lines: Lines, client: Client) -> Non
 
 
 @pytest.mark.parametrize("name", ["botocore.endpoint", "urllib3.connectionpool", "httpx", "django.db.backends"])
-@pytest.mark.usefixtures("_own_logging")
+@pytest.mark.usefixtures("_restore_logging")
 def test_libraries_log_warnings_and_errors_only(name: str) -> None:
     stream = configure(level="DEBUG", style="json")
 
@@ -191,7 +191,7 @@ def test_exceptions_are_logged_without_messages_and_variables(lines: Lines) -> N
     assert "hunter2" not in json.dumps(line)
 
 
-def test_exceptions_logged_by_libraries_are_treated_alike(lines: Lines) -> None:
+def test_exceptions_logged_by_libraries_are_redacted_too(lines: Lines) -> None:
     error = ValueError(SECRET)
 
     logging.getLogger("some.library").error("It failed: %s %r", error, error, exc_info=error)
@@ -252,7 +252,7 @@ def test_any_value_is_written_as_one_ascii_line(value: object, lines: Lines) -> 
     assert len(lines()) == 1
 
 
-@pytest.mark.usefixtures("_own_logging")
+@pytest.mark.usefixtures("_restore_logging")
 def test_a_human_readable_format_is_available() -> None:
     stream = configure(level="INFO", style="console")
 

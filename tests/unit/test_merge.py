@@ -1,4 +1,4 @@
-"""Merging of results of pieces by the schema, without a model (B16)."""
+"""The merge of the responses for pieces by the schema, without a model (B16)."""
 
 import json
 from typing import Any
@@ -46,7 +46,7 @@ def merged(*data: Any, schema: dict[str, Any] | None = None) -> Merged:
     return merge(SCHEMA if schema is None else schema, [ParsedResponse(data=each) for each in data])
 
 
-def of(kind: dict[str, Any], *data: Any, **options: Any) -> Any:
+def merged_member(kind: dict[str, Any], *data: Any, **options: Any) -> Any:
     """Return the merged value of one member."""
     return merged(
         *({"x": each} for each in data), schema={"type": "object", "properties": {"x": kind}}, **options
@@ -63,7 +63,7 @@ def conflicts(found: Merged) -> list[tuple[str, list[int]]]:
     return [(conflict.pointer, conflict.origins) for conflict in found.conflicts]
 
 
-# ---- Laws -----------------------------------------------------------------------------------------------------------
+# ---- Properties -----------------------------------------------------------------------------------------------------
 @given(st.lists(DATA, min_size=1, max_size=4))
 def test_merging_is_deterministic(pieces: list[Any]) -> None:
     first, second = merged(*pieces), merged(*json.loads(json.dumps(pieces)))
@@ -75,7 +75,7 @@ def test_merging_is_deterministic(pieces: list[Any]) -> None:
 def test_merging_is_idempotent_except_for_lists(piece: Any) -> None:
     once, twice = merged(piece), merged(piece, piece)
     assert without_lists(twice.data) == without_lists(once.data)
-    # The only conflicts are within the piece: between items with the same key.
+    # The only conflicts are between items of the piece that have the same key.
     assert [each.pointer for each in twice.conflicts] == [each.pointer for each in once.conflicts]
     assert merged(once.data).data == once.data
 
@@ -111,11 +111,11 @@ def test_no_list_item_is_dropped_without_a_warning(pieces: list[Any]) -> None:
 @given(st.lists(DATA, min_size=1, max_size=4))
 def test_the_first_non_empty_scalar_wins(pieces: list[Any]) -> None:
     names = [piece.get("name") for piece in pieces]
-    telling = [name for name in names if name is not None and not (isinstance(name, str) and not name.strip())]
+    nonblank = [name for name in names if name is not None and not (isinstance(name, str) and not name.strip())]
     found = merged(*pieces)
-    if telling:
-        assert found.data["name"] == telling[0]
-        assert type(found.data["name"]) is type(telling[0])
+    if nonblank:
+        assert found.data["name"] == nonblank[0]
+        assert type(found.data["name"]) is type(nonblank[0])
 
 
 @given(st.lists(DATA, min_size=1, max_size=4))
@@ -134,7 +134,7 @@ def test_each_leaf_records_its_piece(pieces: list[Any]) -> None:
         ({"type": "number"}, [0, 5], 0),
         ({"type": "boolean"}, [False, True], False),
         ({"type": "array"}, [["a", "b"], ["b", "c"]], ["a", "b", "b", "c"]),
-        ({"type": "array"}, [[{"a": 1}], [{"a": 1}], [{"a": 1}]], [{"a": 1}] * 3),  # three equal sales
+        ({"type": "array"}, [[{"a": 1}], [{"a": 1}], [{"a": 1}]], [{"a": 1}] * 3),  # for example, three equal sales
         ({"type": "array", "x-merge": "unique"}, [["a", "b"], ["b", "c"]], ["a", "b", "c"]),
         ({"type": "array", "x-merge": "unique"}, [["a1", "a"], ["A1", "a "]], ["a1", "a", "A1", "a "]),
         (
@@ -147,7 +147,7 @@ def test_each_leaf_records_its_piece(pieces: list[Any]) -> None:
         ({"type": "number", "x-merge": "max"}, [7, 117.5, 30], 117.5),
         ({"type": "string", "x-merge": "max"}, ["2024-02-29", "2023-12-31"], "2024-02-29"),
         ({"type": "object", "x-merge": "last"}, [{"a": 1, "b": 1}, {"a": 2}], {"a": 2}),
-        ({"type": "array"}, [["a", "a"], ["a"]], ["a", "a", "a"]),  # two coffees on one bill
+        ({"type": "array"}, [["a", "a"], ["a"]], ["a", "a", "a"]),  # for example, two coffees on one bill
         ({"type": "array", "uniqueItems": True}, [["a", "a"], ["a"]], ["a"]),
         ({"type": "array", "x-merge": "concat"}, [["a"], ["a", "b"]], ["a", "a", "b"]),
         ({"type": "array", "items": {"type": "string"}}, [[None, "a"], None], ["a"]),
@@ -160,7 +160,7 @@ def test_each_leaf_records_its_piece(pieces: list[Any]) -> None:
     ],
 )
 def test_it_merges_values_of_each_type(kind: dict[str, Any], values: list[Any], result: Any) -> None:
-    assert of(kind, *values) == result
+    assert merged_member(kind, *values) == result
 
 
 def test_items_with_the_same_key_are_merged() -> None:
@@ -185,7 +185,7 @@ FIRM = {"type": "object", "properties": {"firm": {"type": "object"}}}
 
 
 def test_an_object_comes_from_one_place() -> None:
-    """B42: before, it had the name of one company and the tax ID of another, without a warning."""
+    """B42: it must not have the name of one company and the tax ID of another."""
     found = merged({"firm": {"name": "ACME", "tax": None}}, {"firm": {"name": "Beta", "tax": "DE1"}}, schema=FIRM)
     assert found.data["firm"] == {"name": "Beta", "tax": "DE1"}
     assert conflicts(found) == [("/firm", [0, 1])]
@@ -205,7 +205,7 @@ def test_members_of_different_pieces_are_united_only_by_choice() -> None:
     assert merge(FIRM, pieces, choices={"/firm": 2}).data["firm"] == {"name": "ACME", "tax": "DE1"}
 
 
-def test_members_with_a_rule_of_their_own_are_merged_by_it() -> None:
+def test_members_with_their_own_x_merge_are_merged_separately() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -224,9 +224,8 @@ def test_a_schema_may_refuse_different_values() -> None:
 
 
 def test_items_without_a_key_stay_as_they_are() -> None:
-    """Each was validated in its piece. Before, members that only one alternative allows to be null were dropped, which
-    made the item invalid.
-    """
+    """A regression test: members that may be null in only one of several alternatives were removed, which made the item
+    invalid. Each item has been validated in its piece, so it is kept unchanged."""
     goods = {"properties": {"sku": {"type": "string"}, "amount": {"type": "number"}}, "required": ["sku"]}
     hours = {"properties": {"sku": {"type": "string"}, "amount": {"type": ["number", "null"]}}, "required": ["amount"]}
     schema = {"properties": {"rows": {"type": "array", "items": {"anyOf": [goods, hours]}}}}
@@ -244,7 +243,7 @@ def test_empty_members_of_an_item_stay() -> None:
 
 def test_a_key_may_have_several_members() -> None:
     kind = {"type": "array", "items": {"type": "object", "x-merge-key": ["a", "b"]}}
-    assert of(kind, [{"a": 1, "b": 1}], [{"a": 1, "b": 2}, {"a": 1, "b": 1.0, "c": 3}]) == [
+    assert merged_member(kind, [{"a": 1, "b": 1}], [{"a": 1, "b": 2}, {"a": 1, "b": 1.0, "c": 3}]) == [
         {"a": 1, "b": 1, "c": 3},
         {"a": 1, "b": 2},
     ]
@@ -339,7 +338,7 @@ def test_impossible_parts_do_not_match_the_relaxed_schema(part: Any) -> None:
     assert json_schema.errors(strip_annotations(relax(FULL)), part) != []
 
 
-def test_terse_schemas_keep_members_named_like_keywords() -> None:
+def test_schemas_without_annotations_keep_members_named_like_keywords() -> None:
     short = strip_annotations(FULL)
     assert "title" not in short
     assert short["properties"]["title"] == {"type": "string", "minLength": 1}
@@ -357,7 +356,7 @@ def test_guides_resolve_references_and_alternatives() -> None:
         "$defs": {"a/b": {"allOf": [{"properties": {"x": {"type": "array", "items": {"x-merge-key": "k"}}}}]}},
     }
     guide = Guide.of(root)
-    assert guide.takes_null
+    assert guide.allows_null
     assert guide.member("x").item().merge_key == ("k",)
     assert guide.member("nothing").parts == ({},)
     assert not Guide.of({"$ref": "#/nowhere/at/all"}).is_tuple

@@ -1,4 +1,4 @@
-"""Requests for required values that are missing from all pieces."""
+"""Requests for required values that are missing in all pieces."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from etl.postprocessors import splitting
 from etl.postprocessors.document_text import clean
-from etl.postprocessors.missing import edges, missing, read
+from etl.postprocessors.missing import beginning_and_end, missing_members, read
 from etl.postprocessors.schemas import Guide, checked_for_pieces
 from etl.postprocessors.splitting import Piece
 from etl.postprocessors.validation import InvalidReply, Question
@@ -35,17 +35,17 @@ def pieces_of(*pages: str, size: int = 3_000) -> list[Piece]:
         ({"seller": {}}, ["/total", "/seller/tax_id"]),
         ({"total": 0, "seller": {"tax_id": ""}}, []),
         ({"total": 1}, ["/seller"]),
-        ({"total": 1, "seller": {"tax_id": "7"}, "rows": [{}]}, []),  # items are corrected, not searched for
+        ({"total": 1, "seller": {"tax_id": "7"}, "rows": [{}]}, []),  # items are corrected in their piece
         ([], []),
     ],
 )
-def test_it_looks_for_required_members_outside_of_lists(data: Any, wanted: list[str]) -> None:
-    assert list(missing(Guide.of(SCHEMA), data)) == wanted
+def test_it_searches_for_required_members_outside_of_lists(data: Any, wanted: list[str]) -> None:
+    assert list(missing_members(Guide.of(SCHEMA), data)) == wanted
 
 
-def test_it_shows_the_beginning_and_the_end_in_whole_lines() -> None:
+def test_it_shows_whole_lines_of_the_beginning_and_the_end() -> None:
     pages = ["\n".join(f"Row {page}-{row:03} of the document" for row in range(100)) for page in (1, 2, 3)]
-    shown = edges(pieces_of(*pages), 500)
+    shown = beginning_and_end(pieces_of(*pages), 500)
     assert len(shown) < 2 * 500 + 50
     assert shown.startswith("<!-- page: 1 -->\n\nRow 1-000 of the document\n")
     assert "\n\n<!-- page: 3 -->\n\nRow 3-" in shown
@@ -54,13 +54,13 @@ def test_it_shows_the_beginning_and_the_end_in_whole_lines() -> None:
     assert all(line.endswith("of the document") for line in rows)
 
 
-def test_it_shows_a_short_document_whole() -> None:
+def test_it_shows_all_of_a_short_document() -> None:
     [piece] = pieces_of("Total 12.50")
-    assert edges([piece], 500) == piece.shown
+    assert beginning_and_end([piece], 500) == piece.shown
 
 
-def test_it_takes_only_the_requested_values() -> None:
-    """Additional rows in the reply may be invalid, since they are not used."""
+def test_it_uses_only_the_requested_values() -> None:
+    """Other values in the reply may be invalid, because they are not used."""
     reply = {"data": {"total": 12.5, "note": 7, "rows": [{}]}, "evidence": {"/total": {"page": 1, "quote": "12.50"}}}
     answer = read(["/total", "/seller/tax_id"], json.dumps(reply), QUESTION)
     assert answer.data == {"total": 12.5}
@@ -73,5 +73,5 @@ def test_it_refuses_a_reply_without_a_usable_value(text: str) -> None:
         read(["/total"], text, QUESTION)
 
 
-def test_a_value_missing_from_the_document_is_no_error() -> None:
+def test_a_value_that_is_not_in_the_document_is_not_an_error() -> None:
     assert read(["/total"], '{"data": {"total": null}}', QUESTION).data == {}

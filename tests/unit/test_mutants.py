@@ -1,4 +1,4 @@
-"""The table of mutants, compared with the code. Only `make mutants` shows whether the tests kill them."""
+"""The table of mutants, compared with the code. `make mutants` checks whether the tests kill them."""
 
 from collections import Counter
 from pathlib import Path

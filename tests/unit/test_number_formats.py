@@ -1,4 +1,4 @@
-"""Displayed numbers of spreadsheets (B28)."""
+"""The display of spreadsheet numbers by their number formats (B28)."""
 
 import pytest
 from hypothesis import example, given
@@ -55,7 +55,7 @@ from etl.providers.local.office.number_formats import display, display_text
         ("12.34", '0.0"~"0', "12.3~4"),
         ("7", "#,000", "007"),
         ("1234", "0,00", "1,234"),
-        # not a number format of Excel
+        # not a valid number format in Excel
         ("1022024", "00.00.0000", "1022024"),
         # the zero of the format Accounting
         ("0", '_(* #,##0.00_);_(* \\(#,##0.00\\);_(* "-"??_);_(@_)', "-"),
@@ -77,7 +77,7 @@ from etl.providers.local.office.number_formats import display, display_text
         ("1E999999999", "0.00", "1E999999999"),
     ],
 )
-def test_numbers_are_shown_as_programs_show_them(value: str, code: str, shown: str) -> None:
+def test_numbers_are_displayed_as_in_spreadsheet_programs(value: str, code: str, shown: str) -> None:
     assert display(value, code) == shown
 
 
@@ -92,20 +92,20 @@ def test_numbers_are_shown_as_programs_show_them(value: str, code: str, shown: s
         ("[<>0]0.0;0.00", {"3": "3.0", "0": "0.00"}),
         ('[>=1000000]0.0,,"M";[>=1000]0.0,"K";0', {"2000000": "2.0M", "1500": "1.5K", "500": "500", "-5": "-5"}),
         ("[<=9999999]###-####;(###) ###-####", {"5551234": "555-1234", "2065551234": "(206) 555-1234"}),
-        # The section for negative numbers has no sign, unless its condition includes others or is not the standard's.
+        # The section for negative numbers has no sign if its condition is the default one.
         ("[>=0]0.00;(0.00)", {"5": "5.00", "-5": "(5.00)"}),
         ("[Blue][>0]0.0;[Red][<0]-0.0;0", {"5": "5.0", "-5": "-5.0", "0": "0"}),
         ("[Red][<0]0.0;0.00", {"-3": "-3.0", "3": "3.00"}),
         ("[<0]-0.0;0.00", {"-3": "-3.0"}),
         ("[>100]0.0;(0.0);0", {"150": "150.0", "-5": "(5.0)", "5": "5"}),
-        # no section for the number, or a condition that is not one
+        # no section matches the number, or a condition is invalid
         ("[>100]0.0", {"50": "50"}),
         ("[>100]0.0;[<50]0.00", {"70": "70"}),
         ("[>x]0.00%;0.0", {"5": "5"}),
         ("[>1e999999999]0.00%;0.0", {"5": "5"}),
     ],
 )
-def test_conditions_choose_the_section(code: str, shown: dict[str, str]) -> None:
+def test_conditions_select_the_section(code: str, shown: dict[str, str]) -> None:
     assert {value: display(value, code) for value in shown} == shown
 
 
@@ -114,7 +114,7 @@ def test_conditions_choose_the_section(code: str, shown: dict[str, str]) -> None
     [('@" x"', "a x"), ('0;-0;0;"Mr. "@', "Mr. a"), ("0.00;@", "a"), ("General", "a"), ("0.00", "a"), (";;;", "a"),
      ("@@", "a"), ("#" * 300 + ";@@", "a")],
 )  # fmt: skip
-def test_texts_are_shown_with_the_text_around_them(code: str, shown: str) -> None:
+def test_texts_are_displayed_with_the_text_in_the_format(code: str, shown: str) -> None:
     assert display_text("a", code) == shown
 
 

@@ -1,4 +1,4 @@
-"""Outbound HTTP: deadline, limits, redirects and the SSRF guard (A25, B14, B15)."""
+"""Outbound HTTP: deadlines, limits, redirects, and the SSRF guard (A25, B14, B15)."""
 
 import socket
 import threading
@@ -35,7 +35,7 @@ def test_a_response_that_trickles_ends_at_the_deadline(head: bytes) -> None:
 
 
 def test_a_call_is_aborted_while_it_receives_nothing() -> None:
-    """For example, when the caller's lease is lost."""
+    """For example, the caller may have lost its lease."""
     may_end, is_lost = threading.Event(), threading.Event()
 
     def wait(_to: Any) -> None:
@@ -71,7 +71,7 @@ def test_redirects_are_not_followed() -> None:
 
 
 def test_the_ssrf_guard_blocks_names_with_a_private_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A25: every address must be permitted, since a connection may use any of them."""
+    """A25: every address of a name must be permitted, because a connection may use any of them."""
     real = socket.getaddrinfo
 
     def both(host: Any, port: Any, *args: Any, **options: Any) -> Any:

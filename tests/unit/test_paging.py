@@ -1,4 +1,4 @@
-"""Pages of a list, on real rows."""
+"""Pagination of lists, with real rows."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -46,7 +46,7 @@ class Mixed(Accounts):
 urlpatterns = [path("accounts", Accounts.as_view()), path("mixed", Mixed.as_view())]
 
 
-def make(moments: dict[str, int]) -> None:
+def create_users(moments: dict[str, int]) -> None:
     User.objects.bulk_create(
         User(username=name, date_joined=START + timedelta(seconds=second), first_name=name[0])
         for name, second in moments.items()
@@ -57,7 +57,7 @@ def names(body: dict[str, Any]) -> list[str]:
     return [row["username"] for row in body["results"]]
 
 
-def walk(client: Client, url: str | None, link: str = "next") -> Iterator[list[str]]:
+def follow_pages(client: Client, url: str | None, link: str = "next") -> Iterator[list[str]]:
     while url:
         body = client.get(url).json()
         yield names(body)
@@ -71,7 +71,7 @@ def last_page(client: Client, url: str) -> str:
 
 
 def test_it_shows_the_newest_first_with_full_links(client: Client) -> None:
-    make({"old": 1, "new": 3, "middle": 2})
+    create_users({"old": 1, "new": 3, "middle": 2})
 
     body = client.get("/accounts?limit=2&status=done").json()
 
@@ -88,22 +88,22 @@ def test_it_shows_the_newest_first_with_full_links(client: Client) -> None:
 @pytest.mark.parametrize("spread", [1, 3, 100])
 @pytest.mark.slow
 def test_it_visits_every_row_once_in_both_directions(client: Client, url: str, limit: int, spread: int) -> None:
-    make({f"{'abc'[n % 3]}{n}": n // spread for n in range(20)})
+    create_users({f"{'abc'[n % 3]}{n}": n // spread for n in range(20)})
     whole = names(client.get(f"{url}?limit=200").json())
 
-    forwards = list(walk(client, f"{url}?limit={limit}"))
-    backwards = list(walk(client, last_page(client, f"{url}?limit={limit}"), "previous"))
+    forwards = list(follow_pages(client, f"{url}?limit={limit}"))
+    backwards = list(follow_pages(client, last_page(client, f"{url}?limit={limit}"), "previous"))
 
     assert list(chain.from_iterable(forwards)) == whole
     assert list(chain.from_iterable(reversed(backwards))) == whole
     assert len(set(whole)) == 20
 
 
-def test_it_neither_skips_nor_repeats_when_rows_come_and_go(client: Client) -> None:
-    make({"a": 1, "b": 2, "c": 3, "d": 4})
+def test_it_does_not_skip_or_repeat_rows_if_others_are_added_or_deleted(client: Client) -> None:
+    create_users({"a": 1, "b": 2, "c": 3, "d": 4})
     first = client.get("/accounts?limit=2").json()
 
-    make({"e": 5})
+    create_users({"e": 5})
     User.objects.filter(username="c").delete()
 
     second = client.get(first["next"]).json()
@@ -112,7 +112,7 @@ def test_it_neither_skips_nor_repeats_when_rows_come_and_go(client: Client) -> N
 
 
 def test_an_empty_last_page_links_back_to_the_first(client: Client) -> None:
-    make({"a": 1, "b": 2, "c": 3})
+    create_users({"a": 1, "b": 2, "c": 3})
     link = client.get("/accounts?limit=2").json()["next"]
     User.objects.filter(username="a").delete()
 
@@ -123,13 +123,13 @@ def test_an_empty_last_page_links_back_to_the_first(client: Client) -> None:
 
 
 def test_a_single_page_has_no_links(client: Client) -> None:
-    make({"a": 1})
+    create_users({"a": 1})
 
     assert client.get("/accounts").json() == {"results": [{"username": "a"}], "next": None, "previous": None}
 
 
 def test_it_shows_fifty_by_default(client: Client) -> None:
-    make({str(n): n for n in range(51)})
+    create_users({str(n): n for n in range(51)})
 
     assert len(client.get("/accounts").json()["results"]) == 50
 
@@ -142,7 +142,7 @@ def test_it_refuses_other_limits(client: Client, limit: str) -> None:
 
 
 def test_it_refuses_forged_cursors(client: Client) -> None:
-    make({"a": 1, "b": 2})
+    create_users({"a": 1, "b": 2})
     good = parse_qs(urlsplit(client.get("/accounts?limit=1").json()["next"]).query)["cursor"][0]
     forged = signing.dumps([False, "2026-01-01", "1"], salt="another")
 

@@ -1,4 +1,4 @@
-"""Splitting of long text at natural boundaries (B16)."""
+"""Splitting of long texts at natural boundaries (B16)."""
 
 import re
 from itertools import pairwise
@@ -18,8 +18,8 @@ def text_of(*pages: str) -> DocumentText:
     return clean(ocr_of(*pages))
 
 
-def pieces_of(*pages: str, size: int = 200, most: int = 1_000) -> list[Piece]:
-    return split(text_of(*pages), size=size, max_pieces=most)
+def pieces_of(*pages: str, size: int = 200, max_pieces: int = 1_000) -> list[Piece]:
+    return split(text_of(*pages), size=size, max_pieces=max_pieces)
 
 
 ROWS = [f"| {number} | {'x' * 20} |" for number in range(30)]
@@ -100,9 +100,9 @@ def test_it_splits_between_paragraphs_then_sentences() -> None:
 @pytest.mark.parametrize("page", [f"Intro.\n\n{TABLE}\n\nEnd.", f"{HTML}</table>"])
 def test_it_repeats_the_header_of_a_split_table(page: str) -> None:
     pieces = pieces_of(page)
-    going_on = [piece for piece in pieces[1:] if "|" in piece.text or "<td>" in piece.text]
-    assert len(going_on) > 3
-    for piece in going_on:
+    continuing = [piece for piece in pieces[1:] if "|" in piece.text or "<td>" in piece.text]
+    assert len(continuing) > 3
+    for piece in continuing:
         assert "what" in piece.lead
         assert piece.shown.startswith("<!-- page: 1 -->\n\n[a table goes on")
         assert piece.text in piece.shown
@@ -125,14 +125,14 @@ def test_text_without_breaks_is_split_anyway() -> None:
     assert [len(piece.text) for piece in pieces[1:-1]] == [200] * 4
 
 
-def test_the_number_of_pieces_is_known_in_advance() -> None:
-    assert len(pieces_of("word " * 100, most=3)) == 3
+def test_it_refuses_texts_with_too_many_pieces() -> None:
+    assert len(pieces_of("word " * 100, max_pieces=3)) == 3
     with pytest.raises(DocumentTooLong, match="2 pieces of 200 characters"):
-        pieces_of("word " * 100, most=2)
+        pieces_of("word " * 100, max_pieces=2)
 
 
 def test_large_texts_are_split_in_time() -> None:
-    """Quadratic steps would take minutes here."""
+    """A quadratic algorithm would take minutes for these texts."""
     for page in (
         "<tr>" * 100_000,
         "|" * 400_000,
@@ -158,7 +158,7 @@ def test_pages_are_found_by_number() -> None:
 
 
 # ---- Items of several lines -----------------------------------------------------------------------------------------
-def named(number: int) -> list[str]:
+def article_lines(number: int) -> list[str]:
     return [f"Article {number:04d} {'bolts and nuts ' * (number % 3)}", f"Quantity {number} pcs", f"Amount {number}.50"]
 
 
@@ -181,14 +181,14 @@ def bulleted(number: int) -> list[str]:
 
 
 WORDS = ["Bolt", "Nut", "Washer", "Screw", "Rivet", "Hinge", "Clamp"]
-FORMS = [named, plain_lines, indented, numbered, bulleted]
+FORMS = [article_lines, plain_lines, indented, numbered, bulleted]
 
 
 @pytest.mark.parametrize("item_of", FORMS, ids=lambda form: form.__name__)
 @pytest.mark.parametrize("per_page", [10_000, 23])
 @pytest.mark.parametrize("size", [700, 2_000, 8_000])
 def test_items_of_several_lines_are_not_split(item_of: Any, per_page: int, size: int) -> None:
-    """B42: before, rows of three lines without empty lines were split at the borders of pieces."""
+    """B42: rows of three lines are kept together even if there are no empty lines between them."""
     items = [item_of(number) for number in range(1, 501)]
     texts = ["\n".join(items[at]) for at in range(500)]
     pages = [
@@ -203,15 +203,15 @@ def test_items_of_several_lines_are_not_split(item_of: Any, per_page: int, size:
 
 
 def test_items_over_the_end_of_a_page_are_not_split() -> None:
-    lines = [line for number in range(1, 301) for line in named(number)]
+    lines = [line for number in range(1, 301) for line in article_lines(number)]
     pages = [
         f"ACME Ltd, statement 4711\n\n{chr(10).join(lines[at : at + 50])}\n\nPage {at // 50 + 1}"
-        for at in range(0, len(lines), 50)  # 50 is no multiple of three: the page ends within an item
+        for at in range(0, len(lines), 50)  # 50 is not a multiple of three, so pages end inside an item
     ]
     pieces = pieces_of(*pages, size=3_000)
 
     for number in range(1, 301):
-        assert sum(all(line in piece.text for line in named(number)) for piece in pieces) == 1, number
+        assert sum(all(line in piece.text for line in article_lines(number)) for piece in pieces) == 1, number
 
 
 def test_lines_from_both_sides_are_shown_where_an_item_may_be_split() -> None:
@@ -230,7 +230,7 @@ def test_lines_from_both_sides_are_shown_where_an_item_may_be_split() -> None:
     assert (pieces[0].before, pieces[-1].after) == ("", "")
 
 
-def test_no_extra_lines_are_shown_at_certain_borders() -> None:
+def test_no_context_is_shown_if_a_cut_is_certainly_between_items() -> None:
     page = "\n\n".join(f"## Part {number}\n\n{'word ' * 20}" for number in range(8))
     for pieces in (pieces_of(page), pieces_of(f"Intro.\n\n{TABLE}")):
         assert len(pieces) > 3
@@ -239,7 +239,7 @@ def test_no_extra_lines_are_shown_at_certain_borders() -> None:
 
 # ---- Tables over pages ----------------------------------------------------------------------------------------------
 def read_table(pieces: list[Piece]) -> list[dict[str, str]]:
-    """Return the rows, with column names from the head above each row, without rows that have no head."""
+    """Return the rows by column name. Rows without a head above them in the same piece are omitted."""
     found = []
     for piece in pieces:
         head: list[str] = []
@@ -255,9 +255,7 @@ def read_table(pieces: list[Piece]) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("size", [600, 1_500, 3_000])
 def test_the_head_of_a_table_goes_with_every_piece_over_pages(size: int) -> None:
-    """B42: before, the search for the head ended at the page marker, so six of seven pieces had rows without column
-    names.
-    """
+    """B42: a table that continues over several pages has its head only on the first one."""
     rows = [f"| A-{number} | {number} | {number}.50 |" for number in range(240)]
     head = ["| article | quantity | amount |", "|---|---|---|"]
     pages = [
@@ -272,7 +270,7 @@ def test_the_head_of_a_table_goes_with_every_piece_over_pages(size: int) -> None
     assert found == [{"article": f"A-{n}", "quantity": f"{n}", "amount": f"{n}.50"} for n in range(240)]
 
 
-def test_a_first_row_that_was_taken_for_a_head_gets_the_head_of_the_table() -> None:
+def test_a_first_row_that_was_mistaken_for_a_head_gets_the_head_of_the_table() -> None:
     first = f"| article | amount |\n|---|---|\n{chr(10).join(f'| A{n} | {n}.50 |' for n in range(20))}"
     second = f"| A20 | 20.50 |\n|---|---|\n{chr(10).join(f'| A{n} | {n}.50 |' for n in range(21, 40))}"
     pieces = pieces_of(first, second, size=400)
@@ -281,7 +279,7 @@ def test_a_first_row_that_was_taken_for_a_head_gets_the_head_of_the_table() -> N
     assert leads == ["| article | amount |"] * len(leads)
 
 
-def test_another_table_gets_no_head_of_the_one_before() -> None:
+def test_a_different_table_does_not_inherit_the_head_of_the_previous_one() -> None:
     other = "\n".join(["| name | city | code |", "|---|---|---|", *(f"| N{n} | C | 7 |" for n in range(9))])
     rows = read_table(pieces_of(TABLE, f"{other}\n\n{'Words. ' * 40}", size=400))
     assert [row["name"] for row in rows if "name" in row] == [f"N{n}" for n in range(9)]

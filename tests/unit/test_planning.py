@@ -1,4 +1,4 @@
-"""Plans and paths, without a server."""
+"""The chunks of a request, and the paths of their files."""
 
 from datetime import date
 
@@ -19,10 +19,10 @@ shapes = st.builds(
         delimiter=st.sampled_from([",", ";", "\t", "|"]),
         formula_policy=st.sampled_from(["none", "escape"]),
     ),
-).filter(lambda shape: (shape.format, shape.compression) != ("parquet", "gzip"))  # which no request may have
+).filter(lambda shape: (shape.format, shape.compression) != ("parquet", "gzip"))  # not allowed in requests
 
 
-def test_a_path_has_the_documented_shape() -> None:
+def test_a_path_has_the_documented_format() -> None:
     """A9."""
     key = planning.object_key("flights", Pair("JFK", date(2013, 2, 15)), Shape())
     assert key == "flights/2013/02/15/JFK_20130215.csv"
@@ -34,14 +34,16 @@ def test_years_have_four_digits() -> None:
 
 
 @given(first=st.tuples(pairs, shapes), second=st.tuples(pairs, shapes))
-def test_two_files_share_a_path_only_if_nothing_differs(first: tuple[Pair, Shape], second: tuple[Pair, Shape]) -> None:
+def test_two_files_share_a_path_only_if_their_content_is_the_same(
+    first: tuple[Pair, Shape], second: tuple[Pair, Shape]
+) -> None:
     """A9."""
     same_path = planning.object_key("base", *first) == planning.object_key("base", *second)
     assert same_path == (meaning(*first) == meaning(*second))
 
 
 def meaning(pair: Pair, shape: Shape) -> tuple[object, ...]:
-    """Return the values that a file's bytes depend on: the dialect counts only for CSV."""
+    """Return the values on which the content of a file depends. The dialect affects CSV only."""
     return pair, shape.format, shape.compression, shape.dialect if shape.format == "csv" else None
 
 

@@ -1,4 +1,4 @@
-"""Error responses."""
+"""Error responses of the API: problems as in RFC 9457."""
 
 import json
 import time
@@ -154,17 +154,17 @@ def test_it_refuses_nul_in_paths_and_queries(client: Client) -> None:
     assert problem(client.get("/or%00ders"))["code"] == "not_found"
 
 
-# ---- Request ids ------------------------------------------------------------------------------------------------
+# ---- Request IDs ------------------------------------------------------------------------------------------------
 def test_it_accepts_valid_request_ids(client: Client) -> None:
     assert problem(client.get("/nowhere", HTTP_X_REQUEST_ID="trace-1.a_B"))["requestId"] == "trace-1.a_B"
 
 
 @pytest.mark.parametrize("given", ["", "a" * 65, "a b", 'a"\n{"action": "forged"}', "ä", "<script>"])
 def test_it_replaces_other_request_ids(client: Client, given: str) -> None:
-    taken = problem(client.get("/nowhere", HTTP_X_REQUEST_ID=given))["requestId"]
+    request_id = problem(client.get("/nowhere", HTTP_X_REQUEST_ID=given))["requestId"]
 
-    assert taken != given
-    assert len(taken) == 36
+    assert request_id != given
+    assert len(request_id) == 36
 
 
 # ---- Input ------------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def test_errors_without_a_field_point_at_the_whole_body(client: Client) -> None:
 
 
 @pytest.mark.slow
-def test_it_bounds_the_number_of_errors(client: Client) -> None:
+def test_it_limits_the_number_of_errors(client: Client) -> None:
     assert len(pointers(post(client, json.dumps({"items": [{}] * 10_000})))) == MAX_ERRORS
 
 
@@ -242,7 +242,7 @@ def test_the_last_of_duplicate_names_wins(client: Client) -> None:
     assert post(client, body).json()["note"] == "last"
 
 
-def test_it_refuses_bodies_that_declare_too_much(client: Client, settings: LazySettings) -> None:
+def test_it_refuses_bodies_whose_declared_length_is_too_large(client: Client, settings: LazySettings) -> None:
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
 
     response = post(client, json.dumps({"note": "x" * 100}))
@@ -259,8 +259,8 @@ def test_it_stops_reading_a_body_above_the_limit(settings: LazySettings) -> None
     assert stream.tell() == 101
 
 
-def test_it_names_a_hundred_places_of_nul_and_never_all(client: Client) -> None:
-    """B24: pointers to all of them would take hundreds of gigabytes."""
+def test_it_reports_at_most_a_hundred_nul_characters(client: Client) -> None:
+    """B24: the pointers of all of them would take hundreds of gigabytes."""
     body = b'{"' + b"n" * 1_000_000 + b'": [' + b'"\\u0000",' * 100_000 + b"1]}"
     with pytest.raises(BadInput) as refused:
         load(body)
@@ -270,7 +270,7 @@ def test_it_names_a_hundred_places_of_nul_and_never_all(client: Client) -> None:
 
 @pytest.mark.parametrize("value", [b"[],", b"{},", b"1,", b'"a",'])
 def test_it_refuses_megabytes_of_small_values_before_it_reads_them(value: bytes) -> None:
-    """B24: before, a body of 4.8 MB blocked the process for seconds."""
+    """B24: a body of 4.8 MB must not block the process for seconds."""
     body = b'{"a": [' + value * (4_800_000 // len(value)) + b"1]}"
     began = time.thread_time()
     with pytest.raises(BadInput) as refused:

@@ -1,4 +1,4 @@
-"""Progress of a job, as clients see it."""
+"""The progress of a job in API responses."""
 
 from django.utils import timezone
 

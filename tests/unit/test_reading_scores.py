@@ -1,4 +1,4 @@
-"""Scores of readings: each measure finds missing, split, or misplaced parts."""
+"""The scores of the reading benchmark, whose measures detect missing, split, and misplaced parts."""
 
 import json
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_equations_are_not_judged(document: Case) -> None:
 
 
 def test_a_table_in_html_has_the_neighbors_of_its_spans() -> None:
-    (grid,) = grids('<table><tr><th colspan="2">A</th></tr><tr><td>b</td><td>c</td></tr></table>')
+    [grid] = grids('<table><tr><th colspan="2">A</th></tr><tr><td>b</td><td>c</td></tr></table>')
     a, b, c = grid.cells
 
     assert grid.neighbors(a, "down") == [b, c]
@@ -220,7 +220,7 @@ def test_headings_count_with_the_text_below_them(document: Case) -> None:
 
 
 # ---- Sums -----------------------------------------------------------------------------------------------------------
-def test_a_page_whose_own_words_are_missing_is_lost() -> None:
+def test_a_page_whose_distinctive_words_are_missing_is_lost() -> None:
     same = {"invoice", "total"}
     pages = [
         {"alpha", "bravo", "charlie", "delta", "echoes"} | same,

@@ -1,4 +1,4 @@
-"""C1: rendering of untrusted Markdown as safe HTML, completely and in bounded time."""
+"""C1: rendering of untrusted Markdown as safe HTML, without loss of text and in limited time."""
 
 import re
 import time
@@ -50,7 +50,7 @@ HOSTILE = [
 
 
 def render(text: str) -> str:
-    """Return the HTML of a text that is not shown as plain text."""
+    """Return the HTML of a text, which must not be refused as too complex."""
     html = rendering.rendered(text)
     assert html is not None
     return html
@@ -101,7 +101,7 @@ def test_links_are_marked_external_and_nofollow() -> None:
 
 
 def test_unknown_tags_are_shown_as_text() -> None:
-    """A document may be about markup: none of its text may disappear."""
+    """A document may be about markup, so none of its text may disappear."""
     html = render("Use List<String> and <script>alert(1)</script>, not <iframe src=x>.\n\n<custom-tag>x</custom-tag>")
     for text in (
         "List&lt;String&gt;",
@@ -157,7 +157,7 @@ MAX_OUTPUT = 2_000_000
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_hostile_texts_are_rendered_in_time(name: str) -> None:
-    """Texts that would take longer, or whose HTML would be far longer, are shown as plain text."""
+    """Texts that would take longer, or whose HTML would be much longer, are shown as plain text."""
     text = BOMBS[name]
     began = time.thread_time()
     assert len(rendering.rendered(text) or "") <= MAX_OUTPUT
@@ -178,12 +178,13 @@ COSTLY = {
 
 @pytest.mark.parametrize("name", COSTLY)
 def test_texts_that_take_long_are_shown_as_plain_text(name: str) -> None:
-    """C1: each took 0.2 to 0.7 s of CPU on a quiet machine. The limits count steps, so they are exact."""
+    """C1: each of them took 0.2 to 0.7 s of CPU time. The limits are numbers of steps, so they are deterministic."""
     assert is_plain(COSTLY[name])
 
 
 def test_texts_are_rendered_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """C1: twelve at once delayed the liveness probe by 6 s. A text that has waited long is shown as plain text."""
+    """C1: twelve concurrent renderings would delay the liveness probe by 6 s. A text that has to wait too long is shown
+    as plain text."""
     monkeypatch.setattr(rendering, "WAIT_SECONDS", 0.2)
     with rendering.render_lock, ThreadPoolExecutor(1) as thread:
         assert thread.submit(rendering.rendered, "*Once*").result(timeout=30) is None

@@ -29,7 +29,7 @@ ROWS = [
 def docstrings(file: str) -> dict[str, str]:
     tree = ast.parse((TESTS / file).read_text())
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    # A module about a single requirement names it once, in its own docstring.
+    # A module about a single requirement may contain its number in the docstring of the module only.
     whole = ast.get_docstring(tree) or ""
     return {
         function.name: f"{ast.get_docstring(function) or ''} {whole if WHOLE.search(whole) else ''}"
@@ -37,7 +37,7 @@ def docstrings(file: str) -> dict[str, str]:
     }
 
 
-def names(test: str, number: str) -> bool:
+def has_number(test: str, number: str) -> bool:
     """Return whether the docstring of a test, given as `file::function`, has the number of a requirement."""
     file, _, function = test.partition("::")
     path = TESTS / file
@@ -52,11 +52,11 @@ def test_it_has_a_row_for_every_requirement() -> None:
     ]
 
 
-def test_every_named_file_exists() -> None:
+def test_every_listed_file_exists() -> None:
     assert [row.number for row in ROWS if not row.code] == []
     assert [(row.number, name) for row in ROWS for name in row.code if not (PROJECT / name).is_file()] == []
 
 
-def test_every_named_test_names_the_requirement() -> None:
+def test_every_listed_test_names_the_requirement() -> None:
     assert [row.number for row in ROWS if not row.tests] == []
-    assert [(row.number, test) for row in ROWS for test in row.tests if not names(test, row.number)] == []
+    assert [(row.number, test) for row in ROWS for test in row.tests if not has_number(test, row.number)] == []

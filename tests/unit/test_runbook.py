@@ -1,4 +1,4 @@
-"""The runbook's headings, which alerts, dashboards, and the doctor link to."""
+"""The headings of the runbook, to which alerts, dashboards, and the doctor link."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from config.dev.stack.orphan_watchdog import PROJECT
 
 PAGE = (PROJECT / "docs" / "runbook.md").read_text()
-PROMISED = {
+REQUIRED_HEADINGS = {
     "first-look", "jobs-are-stuck", "nothing-runs", "disk-is-full", "redis-is-lost", "source-is-slow",
     "object-storage-is-unreachable", "a-chunk-fails-repeatedly", "documents-are-stuck", "webhooks-do-not-arrive",
     "metrics-are-missing", "a-link-leaked", "keys-are-rotated", "a-deployment-loses-nothing", "restoring-a-backup",
@@ -19,7 +19,7 @@ def anchors() -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-def leading_here() -> dict[str, Path]:
+def linked_anchors() -> dict[str, Path]:
     files = [path for name in ("config", "docker", "docs", "exports", "etl") for path in (PROJECT / name).rglob("*")]
     texts = {path: path.read_text(errors="ignore") for path in files if path.is_file() and path.suffix in SUFFIXES}
     return {anchor: path for path, text in texts.items() for anchor in ANCHOR.findall(text)}
@@ -29,13 +29,13 @@ SUFFIXES = {".py", ".md", ".yml", ".yaml", ".json"}
 
 
 def test_the_runbook_has_the_required_headings() -> None:
-    assert anchors() >= PROMISED
+    assert anchors() >= REQUIRED_HEADINGS
 
 
 def test_links_to_the_runbook_have_a_target() -> None:
-    leading = leading_here()
-    assert len(leading) >= 6
-    assert {anchor: path for anchor, path in leading.items() if anchor not in anchors()} == {}
+    links = linked_anchors()
+    assert len(links) >= 6
+    assert {anchor: path for anchor, path in links.items() if anchor not in anchors()} == {}
 
 
 def test_links_of_the_runbook_have_a_target() -> None:

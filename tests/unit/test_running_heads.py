@@ -1,4 +1,4 @@
-"""Running heads and feet, page numbers, and letterheads."""
+"""Detection of running heads and feet, page numbers, and letterheads."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def body() -> Block:
     return block("words of a paragraph that goes on " * 9, 200, lines=20)
 
 
-def marked(*pages: list[Block]) -> list[list[str]]:
+def omitted_texts(*pages: list[Block]) -> list[list[str]]:
     """Return the omitted texts of each page."""
     heads = RunningHeads()
     for blocks in pages:
@@ -29,58 +29,58 @@ def marked(*pages: list[Block]) -> list[list[str]]:
 @pytest.mark.parametrize("number", ["7", "Page 7 of 12", "- 7 -", "xii", "Seite 7/12", "Page | 7", "pág. 7", "стр. 7"])
 def test_page_numbers_are_left_out(number: str) -> None:
     blocks = [body(), block(number, 800)]
-    assert marked(blocks) == [[number]]
+    assert omitted_texts(blocks) == [[number]]
     assert blocks[1].kind == "footer"
 
 
 def test_lines_that_several_pages_repeat_are_left_out() -> None:
     pages = [[block(f"Annual report {number}", 80), body()] for number in range(3)]
-    assert marked(*pages) == [["Annual report 0"], ["Annual report 1"], ["Annual report 2"]]
+    assert omitted_texts(*pages) == [["Annual report 0"], ["Annual report 1"], ["Annual report 2"]]
 
 
 def test_a_letterhead_stays_on_the_first_page_that_has_it() -> None:
     text = "Example Ltd, tel 0555 1234567, info@example.com"
-    assert marked([block(text, 30), body()], [block(text, 30), body()]) == [[], [text]]
+    assert omitted_texts([block(text, 30), body()], [block(text, 30), body()]) == [[], [text]]
 
 
-def test_a_single_line_above_other_things_than_prose_stays() -> None:
-    assert marked([block("Example Ltd", 30), block("| a | b |", 200, kind="table")]) == [[]]
+def test_a_single_line_on_a_page_without_prose_stays() -> None:
+    assert omitted_texts([block("Example Ltd", 30), block("| a | b |", 200, kind="table")]) == [[]]
 
 
 def test_a_line_beside_a_running_head_is_left_out() -> None:
-    """A journal's name in large type beside the number of the issue, in one row."""
+    """For example, the name of a journal in large type is in the same row as the number of the issue."""
     name, issue = "## A Journal of Examples | www.example.org 1", "| e2748"
     blocks = [body(), block(name, 800, kind="title"), block(issue, 801, x=500, kind="footer")]
-    assert marked(blocks) == [[name, issue]]
+    assert omitted_texts(blocks) == [[name, issue]]
 
 
 def test_a_heading_beside_its_number_stays() -> None:
     heading = block("## Measures", 30, x=100, kind="title")
-    assert heading.text not in marked([block("4", 30, kind="header"), heading, body()])[0]
+    assert heading.text not in omitted_texts([block("4", 30, kind="header"), heading, body()])[0]
 
 
-def test_a_line_behind_a_running_foot_is_left_out() -> None:
+def test_a_line_above_a_page_number_is_left_out() -> None:
     blocks = [body(), block("Conference 2015", 740), block("7", 800)]
-    assert marked(blocks) == [["Conference 2015", "7"]]
-    assert marked([body(), block("The last line of it", 740)]) == [[]]
+    assert omitted_texts(blocks) == [["Conference 2015", "7"]]
+    assert omitted_texts([body(), block("The last line of it", 740)]) == [[]]
 
 
 def test_the_number_of_a_page_of_prose_with_wide_margins_is_left_out() -> None:
-    assert marked([body(), block("7", 690)]) == [["7"]]
-    assert marked([block("Total", 200), block("7", 690)]) == [[]]
+    assert omitted_texts([body(), block("7", 690)]) == [["7"]]
+    assert omitted_texts([block("Total", 200), block("7", 690)]) == [[]]
 
 
 @pytest.mark.parametrize("text", ["Download date: 28 Dec 2018", "Downloaded from example.org at 6:51 on Monday"])
 def test_a_stamp_is_left_out_of_any_page(text: str) -> None:
-    assert marked([block("A cover", 200), block(text, 800)]) == [[text]]
+    assert omitted_texts([block("A cover", 200), block(text, 800)]) == [[text]]
 
 
 def test_a_foot_stays_on_a_page_without_prose_only_if_it_has_values() -> None:
     name, account, total = "A university", "account 4711000815", "Total 1,250.00"
     cover = block("A cover", 200)
-    assert marked([cover, block(name, 800)]) == [[name]]
-    assert marked([cover, block(account, 800)]) == [[]]
-    assert marked([cover, block(total, 800)]) == [[]]
+    assert omitted_texts([cover, block(name, 800)]) == [[name]]
+    assert omitted_texts([cover, block(account, 800)]) == [[]]
+    assert omitted_texts([cover, block(total, 800)]) == [[]]
 
 
 def test_a_page_keeps_its_text_if_nothing_else_would_be_left() -> None:

@@ -1,4 +1,4 @@
-"""Scores of extracted data against expected data."""
+"""Scores of extracted data in comparison with expected data."""
 
 import random
 import time
@@ -58,13 +58,13 @@ def test_scores_are_between_0_and_1(expected: Any, found: Any) -> None:
 
 @given(values, values, st.randoms(use_true_random=False))
 def test_the_order_of_lists_and_members_does_not_count(expected: Any, found: Any, chance: random.Random) -> None:
-    """B38: exactly, by field."""
+    """B38: the scores of all fields are exactly equal."""
     assert fields(shuffled(expected, chance), shuffled(found, chance)) == fields(expected, found)
 
 
 @given(st.lists(st.lists(st.integers(0, 9), min_size=4, max_size=4), min_size=1, max_size=4))
 def test_the_assignment_is_optimal(weights: list[list[int]]) -> None:
-    """Compared with every assignment."""
+    """It is compared with every possible assignment."""
     chosen = scoring.optimal(len(weights), 4, lambda row, column: weights[row][column])
     best = max(
         sum(weights[row][column] for row, column in enumerate(columns))
@@ -111,10 +111,8 @@ def test_similar_text_has_its_similarity() -> None:
     assert accuracy("Consulting services in March", "Travel expenses") == 0
 
 
-def test_items_are_paired_so_that_the_score_is_greatest() -> None:
-    """B38: the first item is similar to both, and pairing it with the first expected one would leave none for the
-    second.
-    """
+def test_items_are_paired_with_the_maximum_total_score() -> None:
+    """B38: the first item is similar to both expected items, so it could be paired with the wrong one."""
     expected = [{"name": "a", "sum": 1, "tax": 2}, {"name": "a", "sum": 1, "tax": 9}]
     found = [{"name": "a", "sum": 1, "tax": 3}, {"name": "a", "sum": 7, "tax": 2}]
     result = scoring.score({"lines": expected}, {"lines": found})
@@ -132,7 +130,7 @@ def test_items_are_paired_so_that_the_score_is_greatest() -> None:
 
 @pytest.mark.parametrize("size", [150, 1_100])
 def test_long_lists_are_compared(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B38: without the best assignment, but with the same limits, and regardless of order."""
+    """B38: the assignment may not be optimal, but the score has the same limits, and the order does not count."""
     monkeypatch.setattr(scoring, "MAX_COMPARED", 2_000_000)
     expected: list[dict[str, Any]] = [{"id": f"item {number}", "sum": number} for number in range(size)]
     found = [{**each, "sum": each["sum"] + 0.5} for each in expected]
@@ -150,7 +148,7 @@ def nested(levels: int, size: int, value: int) -> Any:
 
 @pytest.mark.parametrize(("levels", "size"), [(2, 100), (13, 2)])
 def test_lists_in_lists_do_not_multiply_the_work(levels: int, size: int) -> None:
-    """B38: 20 KB of lists in lists took the time of years, and with it a worker of all users."""
+    """B38: a comparison of 20 KB of nested lists must not occupy a worker for years."""
     start = time.monotonic()
     result = scoring.score({"m": nested(levels, size, 1)}, {"m": nested(levels, size, 2)})
     assert time.monotonic() - start < 20

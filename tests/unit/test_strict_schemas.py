@@ -1,4 +1,4 @@
-"""Strict schemas, which servers enforce: they exclude no value that is valid under the rule's schema (B15)."""
+"""Strict schemas, which servers enforce. They allow every value that is valid under the rule's schema (B15)."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def cases(draw: st.DrawFn, levels: int = 3) -> tuple[dict[str, Any], st.SearchStrategy[Any]]:
-    """A schema, and the values that fit it."""
+    """Draw a schema and a strategy for its valid values."""
     kinds = ["scalar", "choice", *(["object", "list", "either", "all"] if levels else [])]
     match draw(st.sampled_from(kinds)):
         case "scalar":
@@ -58,52 +58,52 @@ def objects(draw: st.DrawFn, levels: int) -> tuple[dict[str, Any], st.SearchStra
 
 
 def filled(schema: dict[str, Any], value: Any) -> Any:
-    """Return a value as in a strict response: with null for each missing member."""
+    """Return a value as in a strict response, in which missing members are null."""
     for each in schema.get("anyOf", [schema]):
-        made = value
+        converted = value
         if isinstance(value, dict) and "properties" in each and value.keys() <= each["properties"].keys():
-            made = {name: filled(inside, value.get(name)) for name, inside in each["properties"].items()}
+            converted = {name: filled(inside, value.get(name)) for name, inside in each["properties"].items()}
         if isinstance(value, list) and "items" in each:
-            made = [filled(each["items"], inside) for inside in value]
-        if not json_schema.errors(each, made, 1):
-            return made
+            converted = [filled(each["items"], inside) for inside in value]
+        if not json_schema.errors(each, converted, 1):
+            return converted
     return value
 
 
-def spellings(schema: dict[str, Any]) -> list[dict[str, Any]]:
+def subschemas(schema: dict[str, Any]) -> list[dict[str, Any]]:
     """Return all subschemas of a schema."""
     items = [schema["items"]] if "items" in schema else []
     inside = [*schema.get("anyOf", []), *schema.get("properties", {}).values(), *items]
-    return [schema, *(each for one in inside for each in spellings(one))]
+    return [schema, *(each for one in inside for each in subschemas(one))]
 
 
 @given(st.data())
 def test_every_valid_value_has_a_strict_response_that_is_read_as_that_value(data: st.DataObject) -> None:
-    """B15: each value that fits the rule's schema has a strict response, which is read as that value."""
+    """B15."""
     schema, values = data.draw(cases())
     value = data.draw(values)
-    made = strict(schema)
-    assert made is not None
-    response = filled(made, value)
+    converted = strict(schema)
+    assert converted is not None
+    response = filled(converted, value)
 
-    assert json_schema.errors(made, response, 3) == []
-    meant = without_nulls(Guide.of(schema), response)
-    assert any(not json_schema.errors(schema, each, 1) for each in (meant, response))
-    assert without_empty(meant) == without_empty(value)
+    assert json_schema.errors(converted, response, 3) == []
+    parsed = without_nulls(Guide.of(schema), response)
+    assert any(not json_schema.errors(schema, each, 1) for each in (parsed, response))
+    assert without_empty(parsed) == without_empty(value)
 
 
 def without_empty(value: Any) -> Any:
-    """Return a value without null members: a missing member means the same."""
+    """Return a value without null members, which mean the same as missing members."""
     if isinstance(value, dict):
         return {name: without_empty(each) for name, each in value.items() if each is not None}
     return [without_empty(each) for each in value] if isinstance(value, list) else value
 
 
 @given(cases())
-def test_it_uses_only_what_servers_enforce(case: tuple[dict[str, Any], Any]) -> None:
-    made = strict_envelope(case[0], wants_evidence=True)
-    assert made is not None
-    for each in spellings(made):
+def test_it_uses_only_keywords_that_servers_enforce(case: tuple[dict[str, Any], Any]) -> None:
+    converted = strict_envelope(case[0], wants_evidence=True)
+    assert converted is not None
+    for each in subschemas(converted):
         assert each.keys() <= {"type", "properties", "required", "additionalProperties", "items", "anyOf", "enum"}
         if each.get("type") == "object":
             assert (each["required"], each["additionalProperties"]) == (list(each["properties"]), False)
@@ -134,7 +134,7 @@ def test_it_uses_only_what_servers_enforce(case: tuple[dict[str, Any], Any]) -> 
     ],
 )
 def test_schemas_that_allow_more_are_refused(schema: dict[str, Any]) -> None:
-    """B15: a closed form of these would exclude valid values."""
+    """B15: closed objects would exclude values that are valid under these schemas."""
     assert strict(schema) is None
 
 
@@ -146,11 +146,11 @@ def test_references_and_constraints_are_resolved() -> None:
         "$defs": {"party": {"type": "object", "properties": {"name": {"type": "string", "pattern": "^x"}}}},
     }
 
-    made = strict(schema)
+    converted = strict(schema)
 
-    assert made is not None
-    assert made["properties"]["kind"] == {"type": ["string", "null"], "enum": ["invoice", None]}
-    assert made["properties"]["seller"] == {
+    assert converted is not None
+    assert converted["properties"]["kind"] == {"type": ["string", "null"], "enum": ["invoice", None]}
+    assert converted["properties"]["seller"] == {
         "anyOf": [
             {
                 "type": "object",
@@ -163,6 +163,6 @@ def test_references_and_constraints_are_resolved() -> None:
     }
 
 
-def test_required_nulls_stay_so_that_they_are_asked_for_again() -> None:
+def test_null_values_of_required_members_are_kept_so_that_they_are_requested_again() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}, "required": ["a"]}
     assert without_nulls(Guide.of(schema), {"a": None, "b": None, "c": None}) == {"a": None, "c": None}

@@ -1,4 +1,4 @@
-"""The rows and columns of tables: ruling lines, shaded heads, titles and notes, leaders, and prose beside them."""
+"""Detection of rows and columns of tables, with ruling lines, shaded heads, titles, notes, leaders, and prose."""
 
 import numpy as np
 import pytest
@@ -53,15 +53,15 @@ def test_titles_and_notes_between_the_lines_of_a_table_are_not_rows() -> None:
     assert " ".join(note) == "Note: the range is that of the year before last with islands."
 
 
-def test_a_source_below_the_rows_is_not_one_of_them() -> None:
+def test_a_source_note_below_the_rows_is_not_a_row() -> None:
     boxes = [*row(80, (50, "Species"), (200, "Percent")), *figures(100), *words("Source: survey", 50, 160)]
     [table, source] = read(boxes, regions=[table_region(40, 76, 300, 175)])
     assert table[-1] == "| Mink | 35 |"
     assert source == ["Source: survey"]
 
 
-def test_a_shaded_head_is_a_row_of_its_own() -> None:
-    """Only the rows have lines between them; the head is dark, and its text is light."""
+def test_a_shaded_head_is_a_separate_row() -> None:
+    """Only the body rows are separated by lines. The head has light text on a dark background."""
     picture = np.full((300, 400, 3), 255, dtype=np.uint8)
     picture[74:96, 40:300] = (120, 80, 40)
     picture[80:90, 60:90] = 255
@@ -87,7 +87,7 @@ def test_leaders_and_lines_of_dashes_are_not_text_of_cells() -> None:
 
 
 def test_wide_spaces_in_a_framed_column_do_not_divide_it() -> None:
-    """Justified heads have gaps that are as wide as those between columns."""
+    """Gaps between words of justified heads may be as wide as gaps between columns."""
     boxes = [
         *row(50, (105, "Number"), (165, "of"), (205, "Share"), (265, "of")),
         *row(62, (105, "banks"), (165, "in"), (205, "banks"), (265, "in")),
@@ -103,7 +103,7 @@ def test_wide_spaces_in_a_framed_column_do_not_divide_it() -> None:
     assert table[2] == "| None | 52 | 60% |"
 
 
-def test_columns_without_a_line_in_a_frame_are_columns() -> None:
+def test_columns_in_a_frame_need_no_line_between_them() -> None:
     boxes = [*row(80, (50, "Species"), (120, "Kind"), (200, "Percent"))]
     for index, (name, value) in enumerate(FIGURES):
         boxes += row(100 + 20 * index, (50, name), (120, "wild"), (200, value))
@@ -126,7 +126,7 @@ def test_prose_beside_a_table_is_not_part_of_it(around: list[int]) -> None:
     ]
 
 
-def test_a_bold_heading_of_rows_is_not_the_beginning_of_the_next_cell() -> None:
+def test_a_bold_heading_of_rows_is_not_a_part_of_the_next_row() -> None:
     boxes = [
         *row(50, (50, "Schools by kind and size"), (250, "2010"), (350, "2011")),
         *words("Public elementary schools", 50, 64, bold=True),
@@ -137,7 +137,7 @@ def test_a_bold_heading_of_rows_is_not_the_beginning_of_the_next_cell() -> None:
     assert table[2:4] == ["| Public elementary schools |  |  |", "| Kindergarten-enrollment | 0.3 | 0.6 |"]
 
 
-def test_lines_that_begin_no_text_belong_to_the_row_above() -> None:
+def test_lines_that_continue_a_text_belong_to_the_row_above() -> None:
     boxes = [
         *row(50, (50, "Income per person in"), (250, "Changes range between two")),
         *row(62, (50, "constant prices"), (250, "and four percent")),
@@ -171,7 +171,7 @@ def test_a_head_of_several_lines_is_not_part_of_the_first_row() -> None:
     assert table[2] == "| Cadmium | 100 | 12 | 7 |"
 
 
-def test_a_text_over_several_columns_of_a_head_is_a_row_of_its_own() -> None:
+def test_a_text_that_spans_several_columns_of_a_head_is_a_separate_row() -> None:
     columns = (50.0, 200.0, 280.0, 360.0)
     boxes = [
         *words("The release limits of", 230, 40),
@@ -194,7 +194,7 @@ def test_lines_of_texts_above_a_ruling_line_are_one_head() -> None:
     assert len(table) == 4
 
 
-def test_a_heading_with_a_colon_is_not_the_beginning_of_the_next_cell() -> None:
+def test_a_heading_with_a_colon_is_not_a_part_of_the_next_row() -> None:
     columns = (50.0, 220.0, 300.0)
     boxes = [
         *words("Of those who were chosen:", 50, 50),
@@ -204,8 +204,8 @@ def test_a_heading_with_a_colon_is_not_the_beginning_of_the_next_cell() -> None:
     assert table[0] == "| Of those who were chosen: |  |  |"
 
 
-def test_spaces_of_a_typewriter_are_not_gaps() -> None:
-    """Each letter is as wide as a space."""
+def test_spaces_in_monospaced_text_are_not_gaps_between_columns() -> None:
+    """In monospaced text, a space is as wide as a letter."""
     names = [(f"{age} years", f"{age}{age}") for age in range(40, 48)]
     boxes = []
     for index, (name, count) in enumerate(names):
@@ -234,7 +234,7 @@ def test_a_number_with_spaces_is_one_cell() -> None:
     assert table[2] == "| 21 years | 12 345 678 | 1 255 |"
 
 
-def test_the_gap_between_columns_is_where_wider_heads_leave_it() -> None:
+def test_the_gap_between_columns_is_the_gap_between_their_wider_heads() -> None:
     countries = [(name, "100", "6") for name in ("Austria", "Belgium", "Bulgaria", "Croatia")]
     boxes = [
         *row(50, (50, "Country"), (130, "Share of all the population"), (275, "Rate")),
@@ -245,7 +245,7 @@ def test_the_gap_between_columns_is_where_wider_heads_leave_it() -> None:
     assert table[0] == "| Country | Share of all the population of the year | Rate |"
 
 
-def test_shades_of_lines_do_not_divide_the_cells_of_a_row() -> None:
+def test_edges_of_shaded_lines_do_not_divide_the_cells_of_a_row() -> None:
     columns = (50.0, 120.0, 280.0)
     area = [("Area", "Emissions of less than", "Dry cleaners"), ("", "ten tons a year", "and shops")]
     road = [("Road", "Motor vehicles that are", "Cars, trucks"), ("", "operated on roads", "and others")]

@@ -1,4 +1,4 @@
-"""Planned times of cron expressions: clock changes and refused expressions. A33."""
+"""Planned times of cron expressions, with clock changes and invalid expressions. A33."""
 
 from datetime import UTC, date, datetime, timedelta
 from itertools import takewhile
@@ -8,7 +8,7 @@ import pytest
 from exports.schedules.timetable import InvalidTimetable, Timetable
 
 BERLIN = "Europe/Berlin"
-SPRING, AUTUMN = date(2027, 3, 28), date(2027, 10, 31)  # the clocks change at 02:00 and at 03:00
+SPRING, AUTUMN = date(2027, 3, 28), date(2027, 10, 31)  # clocks go forward at 02:00 and back at 03:00
 
 
 def times(cron: str, day: date, *, zone: str = BERLIN) -> list[str]:
@@ -23,8 +23,8 @@ def times(cron: str, day: date, *, zone: str = BERLIN) -> list[str]:
     ("cron", "day", "expected"),
     [
         ("30 2 * * *", date(2027, 3, 27), ["01:30"]),
-        ("30 2 * * *", SPRING, ["01:00"]),  # 02:30 does not exist; 03:00 is the first time after the gap
-        ("30 2 * * *", AUTUMN, ["00:30"]),  # 02:30 exists twice; the first one counts
+        ("30 2 * * *", SPRING, ["01:00"]),  # 02:30 does not exist, so it runs at 03:00, the first time after the gap
+        ("30 2 * * *", AUTUMN, ["00:30"]),  # 02:30 exists twice, and it runs at the first one
         ("0,30 2 * * *", SPRING, ["01:00"]),
         ("30 2,3 * * *", SPRING, ["01:00", "01:30"]),
         ("*/30 2 * * *", AUTUMN, ["00:00", "00:30", "01:00", "01:30"]),
@@ -38,7 +38,7 @@ def test_it_follows_the_clock_of_the_zone(cron: str, day: date, expected: list[s
 
 
 @pytest.mark.parametrize("day", [SPRING, AUTUMN])
-def test_it_runs_each_hour_of_a_day_with_a_change(day: date) -> None:
+def test_it_runs_each_hour_of_a_day_with_a_clock_change(day: date) -> None:
     """A33: 23 hours in spring, 25 in autumn."""
     assert len(times("0 * * * *", day)) == (23 if day == SPRING else 25)
 
@@ -46,15 +46,15 @@ def test_it_runs_each_hour_of_a_day_with_a_change(day: date) -> None:
 @pytest.mark.parametrize("zone", [BERLIN, "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "UTC"])
 @pytest.mark.parametrize("cron", ["30 2 * * *", "*/20 1-3 * * *", "15 1,2 * * 0", "0 0 L * *"])
 def test_times_grow_strictly_from_any_start(zone: str, cron: str) -> None:
-    """A33: asking after each time gives the same times as asking once, so none is lost or planned twice."""
+    """A33: repeated calls of `next` return the same times as `after`, so no time is lost or planned twice."""
     timetable = Timetable.read(cron, zone)
     start, end = datetime(2027, 1, 1, tzinfo=UTC), datetime(2028, 1, 1, tzinfo=UTC)
-    at_once = list(takewhile(lambda at: at < end, timetable.after(start)))
-    one_by_one, last = [], start
+    listed = list(takewhile(lambda at: at < end, timetable.after(start)))
+    successive, last = [], start
     while (following := timetable.next(last)) and following < end:
-        one_by_one.append(last := following)
-    assert at_once == one_by_one
-    assert at_once == sorted(set(at_once))
+        successive.append(last := following)
+    assert listed == successive
+    assert listed == sorted(set(listed))
 
 
 @pytest.mark.parametrize("count", [1, 10])

@@ -1,4 +1,4 @@
-"""PDF files without their end: whole pages are read, and a lost page is an error (B12, B18)."""
+"""Truncated PDF files. They are read if all pages are complete, and refused otherwise (B12, B18)."""
 
 import io
 
@@ -8,7 +8,7 @@ from etl.core.errors import FileCorrupt
 from etl.providers.local.pages import DocumentLimits
 from etl.providers.local.pdf import Pdf, find_catalog, has_xref_table
 from tests.samples import hostile
-from tests.unit.test_documents import least_of_three
+from tests.unit.test_format_detection import fastest_of_three
 from tests.unit.test_layout import to_markdown
 
 LIMITS = DocumentLimits(pages=500, pixels=50_000_000, text=10_000_000)
@@ -30,7 +30,7 @@ def is_refused(content: bytes) -> bool:
 
 
 def texts(content: bytes) -> tuple[bool, list[str]]:
-    """Return whether the end is reported as missing, and the text of each page."""
+    """Return whether the file is reported as truncated, and the text of each page."""
     pdf = Pdf(io.BytesIO(content), LIMITS)
     try:
         pages = [pdf.page(number) for number in range(len(pdf))]
@@ -42,13 +42,13 @@ def texts(content: bytes) -> tuple[bool, list[str]]:
 
 
 def test_it_reads_all_pages_if_only_the_xref_table_is_truncated(whole: bytes) -> None:
-    """B18: at every position of the cut, also inside a string of the trailer."""
+    """B18: it can be truncated at any position, even inside a string of the trailer."""
     cuts = [*range(2, 100), *range(100, 430, 7)]
     assert [missing for missing in cuts if texts(whole[:-missing]) != (True, TEXTS)] == []
 
 
 def test_it_refuses_a_file_with_truncated_pages(whole: bytes) -> None:
-    """B18: with a font or a page's content missing, a page would read as empty."""
+    """B18: if a font or the content of a page is missing, the page would be read as empty."""
     end = whole.rfind(b"\nxref")
     assert [share for share in range(40, 100, 3) if not is_refused(whole[: end * share // 100])] == []
 
@@ -64,7 +64,7 @@ def test_it_reads_a_truncated_xref_stream() -> None:
 
 @pytest.mark.parametrize("how", [b"/Encrypt 9 0 R /ID [<00", b"/ID [<00"])
 def test_it_refuses_an_encrypted_file_without_its_trailer(how: bytes) -> None:
-    """B12: the rest would be read as nonsense."""
+    """B12: without the trailer, its content would be read as nonsense."""
     content = hostile.printed("secret", password="user")
     start = content.rfind(b"/Encrypt")
     with pytest.raises(FileCorrupt):
@@ -76,9 +76,9 @@ def test_it_refuses_an_encrypted_file_without_its_trailer(how: bytes) -> None:
     [b"1 0 obj<<", b"1 0 obj", b"1 ", b"/Catalog", b"1 0 obj<</Type/Catalog", b"1 0 obj<</Catalog\n", b"xref ", b" "],
 )
 def test_it_is_fast_on_hostile_files(unit: bytes) -> None:
-    """B12: also when every byte could start a match."""
+    """B12: even if a match could start at every byte."""
     content = b"%PDF-1.7\n" + unit * (5 * MEGABYTE // len(unit))
-    assert least_of_three(lambda: (find_catalog(content), has_xref_table(content))) < 0.5
+    assert fastest_of_three(lambda: (find_catalog(content), has_xref_table(content))) < 0.5
 
 
 def test_it_finds_every_form_of_catalog_reference() -> None:

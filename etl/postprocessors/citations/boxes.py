@@ -1,8 +1,8 @@
-"""Bounding boxes of citations on the pages: of the lines that a row of the text was read from.
+"""Bounding boxes of citations: the page lines from which a row of the text was read.
 
-The text is Markdown: cells of several lines are joined, and columns are in another order than on the page. So each line
-of a page is assigned to the row with most of its words. A row gives each of its words to one line only: of equal lines,
-the first one belongs to the first row.
+In the Markdown text, multi-line cells are joined, and columns may be in a different order than on the page. So each
+line of a page is assigned to the row that contains most of its words. Each word of a row can be assigned to one
+line only, so if rows are equal, the first line belongs to the first row.
 """
 
 from collections import Counter, defaultdict
@@ -13,15 +13,14 @@ from etl.postprocessors.citations.folding import fold
 from etl.postprocessors.citations.index import Index, Span
 from etl.providers.base import Cell, Lines
 
-# The minimum share of a cell's words that are in the row.
-MIN_SHARE = 0.6
-# A row of more lines is a paragraph, in which the line of the value is the place.
+MIN_SHARE = 0.6  # the share of a cell's words that must be in the row
+# A row with more lines is a paragraph. Its box only includes the lines with words of the value.
 MAX_LINES = 3
 MAX_OPTIONS = 50  # rows that a cell is compared with
 
 
 class Boxes:
-    """The boxes of the rows of a text. `lines`: by page number; empty if the provider does not know them."""
+    """The boxes of the rows of a text. `lines`: the lines by page number; empty if the provider reports none."""
 
     def __init__(self, lines: Mapping[int, Lines], index: Index) -> None:
         self.lines, self.index = lines, index
@@ -38,15 +37,15 @@ class Boxes:
         return union(cells)
 
     def assign(self, page: int) -> dict[int, list[Cell]]:
-        """Return the cells of the lines of a page by the row that they belong to."""
-        rows = FreeWords(self.words_of_rows(page))
+        """Return the cells of a page's lines, by the row to which they are assigned."""
+        rows = UnassignedWords(self.words_of_rows(page))
         found: defaultdict[int, list[Cell]] = defaultdict(list)
         for line in self.lines.get(page, []):
             cells = [(cell, Counter(fold(cell[-1]).split())) for cell in line]
             while (best := rows.best([words for _, words in cells])) is not None:
                 others = []
                 for cell, words in cells:
-                    if rows.take(best, words):
+                    if rows.assign_words(best, words):
                         found[best].append(cell)
                     else:
                         others.append((cell, words))
@@ -59,33 +58,33 @@ class Boxes:
         return {row: Counter(fold(self.index.content[slice(*self.index.row_span(row))]).split()) for row in rows}
 
 
-class FreeWords:
-    """The words of rows that are not assigned to a line yet."""
+class UnassignedWords:
+    """The words of rows that are not yet assigned to a line."""
 
     def __init__(self, rows: dict[int, Counter[str]]) -> None:
         self.remaining = rows
-        self.rows_with: defaultdict[str, dict[int, None]] = defaultdict(dict)  # in the order of the text
+        self.rows_with: defaultdict[str, dict[int, None]] = defaultdict(dict)  # by word, in text order
         for row, words in rows.items():
             for word in words:
                 self.rows_with[word][row] = None
 
     def best(self, cells: list[Counter[str]]) -> int | None:
-        """Return the row that has the cells with the most words, the first one of equal rows, or None."""
-        options = sorted({row for words in cells for row in self.likely(words)})
+        """Return the row that contains the cells with the most words, or None. Of equal rows, return the first."""
+        options = sorted({row for words in cells for row in self.candidate_rows(words)})
         scores = {row: sum(words.total() for words in cells if self.has(row, words)) for row in options}
         best = max(scores, key=lambda row: scores[row], default=None)
         return best if best is not None and scores[best] else None
 
-    def likely(self, words: Counter[str]) -> Iterable[int]:
-        """Return the first rows that have the rarest of the words."""
+    def candidate_rows(self, words: Counter[str]) -> Iterable[int]:
+        """Return the first rows that contain the rarest of the words."""
         options = sorted((rows for word in words if (rows := self.rows_with.get(word))), key=len)
         return islice(options[0], MAX_OPTIONS) if options else ()
 
     def has(self, row: int, words: Counter[str]) -> bool:
         return (words & self.remaining[row]).total() >= MIN_SHARE * max(1, words.total())
 
-    def take(self, row: int, words: Counter[str]) -> bool:
-        """Assign the words to a line. Return False, and do nothing, if the row does not have them."""
+    def assign_words(self, row: int, words: Counter[str]) -> bool:
+        """Mark words of a row as assigned. Return False, without changes, if the row does not have them."""
         if not self.has(row, words):
             return False
         self.remaining[row] -= words

@@ -1,4 +1,4 @@
-"""Texts of table cells that continue in the next row, where all other cells are empty."""
+"""Texts of table cells that continue in the next row, if its other cells are empty."""
 
 import re
 from collections import defaultdict
@@ -9,13 +9,13 @@ from etl.postprocessors.citations.index import Index, Span
 from etl.postprocessors.citations.scales import CELL
 
 EMPTY_CELL = re.compile(r"\|[^\S\n]*\||<t[dh]\b[^<>\n]{0,300}>\s*</t[dh]>", re.IGNORECASE)
-MIN_CELLS = 3  # including the text after the last cell mark
-MAX_BLANK = 2  # lines between two rows
-Cells = list[list[Span]]  # the parts of each cell of a row
+MIN_CELLS = 3  # including the text after the last cell separator
+MAX_BLANK = 2  # blank lines between two rows
+Cells = list[list[Span]]  # for each cell of a row, the spans of its parts
 
 
 def wrapped_texts(index: Index) -> dict[str, list[Span]]:
-    """Return the spans of cells that extend over several rows, by their normalized text."""
+    """Return the spans of cells that continue over several rows, by their normalized text."""
     found: defaultdict[str, list[Span]] = defaultdict(list)
     known: dict[int, Cells] = {}
     for row in sorted({index.row_of(match.start()) for match in EMPTY_CELL.finditer(index.content)}):

@@ -1,4 +1,4 @@
-"""Equivalent characters, word boundaries, and texts without markup. No position in a text changes."""
+"""Equivalent characters, word boundaries, and removal of markup. Replacements keep all positions in a text."""
 
 import html
 import re
@@ -9,15 +9,15 @@ CELL_TAG = re.compile(r"</?t([dhr])\b[^<>\n]{0,300}>", re.IGNORECASE)
 SUPERSCRIPT = re.compile(r"<sup>([^<>\n]{0,20})</sup>", re.IGNORECASE)
 ENTITY = re.compile(r"&(?:[a-zA-Z]{2,8}|#\d{1,5}|#x[\da-fA-F]{1,4});")
 MARKUP = re.compile(r"[*`\\]|~~")
-TILDES = re.compile(r"(?<!\w)~(?=\S)([^~\n]{1,100}?)(?<![\s,;(])~(?![\w~])")  # around a text; one alone means about
-# Text that is struck through. `DocumentText` writes `<s>` as `< s >`.
+TILDES = re.compile(r"(?<!\w)~(?=\S)([^~\n]{1,100}?)(?<![\s,;(])~(?![\w~])")  # pairs; a single tilde means "about"
+# Struck-through text. `DocumentText` contains `< s >` instead of `<s>`.
 STRUCK = re.compile(
     r"~~(?=\S)(?:[^~\n]++|~(?!~))++~~|< ?(del|s|strike)\b[^<>\n]{0,100}>[^\n]{1,300}?< ?/ ?\1 ?>", re.IGNORECASE
 )
-FILLER = "\u2060"  # replaces markup where it must not become a space
+FILLER = "\u2060"  # replaces markup that must not become a space
 FOOTNOTE = re.compile(r"\[\^[^\]\n]{1,20}\]")
 MINUSES = "−‐‑‒﹣－"
-WIDE_SPACES = " \u2002\u2003\u3000"  # those that separate words
+WIDE_SPACES = " \u2002\u2003\u3000"  # spaces that separate words
 FRACTIONS = {
     "½": "0.5",
     "¼": "0.25",
@@ -38,15 +38,15 @@ UNSPACED_SCRIPTS = (
     ("\u1000", "\u109f"),
     ("\u1780", "\u17ff"),
 )
-# Parts of one word if letters or digits are on both sides, as in `INV-2024-17`, `info@acme.com`.
+# Characters that join words if letters or digits are on both sides, as in `INV-2024-17` and `info@acme.com`.
 JOINERS = "-–_@.'’&+"
 URL_JOINERS = JOINERS + "/?#=%:"
-WIDE = 0xFEE0  # from ASCII to its full-width forms
+WIDE = 0xFEE0  # the offset from ASCII characters to their full-width forms
 NUMBER_JOINERS = JOINERS + "/:,"
 
 
 class AsciiTable(dict[int, int]):
-    """A table for `str.translate` to ASCII digits, signs, and spaces. `^` stands for a footnote mark."""
+    """A table for `str.translate` that maps digits, signs, and spaces to ASCII. Footnote marks become `^`."""
 
     def __missing__(self, code: int) -> int:
         self[code] = made = ord(to_ascii(chr(code)))
@@ -76,12 +76,12 @@ ASCII_TABLE = AsciiTable()
 
 
 def blank_tags(text: str) -> str:
-    """Replace HTML tags by spaces: their attributes are not words of the document."""
+    """Replace HTML tags with spaces, because their attributes are not words of the document."""
     return TAG.sub(blank, text) if "<" in text else text
 
 
-def prepared(text: str, filler: str = " ") -> str:
-    """Return a text for the search of numbers and dates: no tags, no footnotes, ASCII digits and signs."""
+def search_text(text: str, filler: str = " ") -> str:
+    """Return a text to search for numbers and dates, without tags and footnotes, and with ASCII digits and signs."""
     if "<" in text:
         text = CELL_TAG.sub(lambda tag: " " * (len(tag.group()) - 1) + ("\n" if tag[1] in "rR" else "|"), text)
         text = SUPERSCRIPT.sub(lambda mark: superscript_marks(mark[1]).ljust(len(mark.group()), filler), text)
@@ -94,18 +94,18 @@ def prepared(text: str, filler: str = " ") -> str:
 
 
 def without_markup(text: str) -> str:
-    """Return a text for the search of numbers, in which a filler replaces tags and Markdown."""
-    text = MARKUP.sub(lambda mark: FILLER * len(mark.group()), prepared(text, FILLER))
+    """Return a text to search for numbers, in which fillers replace tags and Markdown."""
+    text = MARKUP.sub(lambda mark: FILLER * len(mark.group()), search_text(text, FILLER))
     return TILDES.sub(lambda marked: f"{FILLER}{marked[1]}{FILLER}", text) if "~" in text else text
 
 
 def superscript_marks(text: str) -> str:
-    """Return a footnote mark for each superscript digit, and at least one. Two can be cents."""
+    """Return a footnote mark for each superscript digit, and at least one. Two of them may be cents."""
     return "^" * max(1, sum(map(str.isdecimal, text)))
 
 
 def plain_entity(entity: re.Match[str], filler: str) -> str:
-    """Return the character of an HTML entity, at the end of its span."""
+    """Return the character of an HTML entity, padded to the length of the entity."""
     char = html.unescape(entity.group())
     return char.rjust(len(entity.group()), filler) if len(char) == 1 else entity.group()
 
@@ -119,16 +119,16 @@ def is_wordlike(char: str) -> bool:
     """Return whether a character is part of a word. Footnote marks are not."""
     if char.isascii():
         return char.isalnum()
-    return (char.isalnum() and not is_mark(char)) or "\ue000" <= char <= "\uefff"  # exponents, as folding has them
+    return (char.isalnum() and not is_mark(char)) or "\ue000" <= char <= "\uefff"  # `folding` maps exponents to these
 
 
 def has_no_bounds(char: str) -> bool:
-    """Return whether a character belongs to a script without spaces between words: of East and Southeast Asia."""
+    """Return whether a character belongs to a script without spaces between words, as in East and Southeast Asia."""
     return any(first <= char <= last for first, last in UNSPACED_SCRIPTS)
 
 
-def joins(before: str, after: str) -> bool:
-    """Return whether a bound between two characters would be inside a word."""
+def is_inside_word(before: str, after: str) -> bool:
+    """Return whether a position between these two characters is inside a word."""
     if not before or not after:
         return False
     if unicodedata.combining(after):
@@ -142,14 +142,14 @@ def cuts(text: str, start: int, end: int) -> tuple[bool, bool]:
     """Return whether `text[start:end]` starts or ends inside a word or number, and inside a compound such as
     `INV-2024-17`."""
     joiners = URL_JOINERS if "://" in text[start:end] else JOINERS
-    edges = [edge(text, start, start, -1, joiners), edge(text, end - 1, end, 1, joiners)]
+    edges = [cut_kind(text, start, start, -1, joiners), cut_kind(text, end - 1, end, 1, joiners)]
     return "word" in edges, "compound" in edges
 
 
-def edge(text: str, inside: int, bound: int, step: int, joiners: str = JOINERS) -> str:
-    """Return the kind of text that the bound cuts: `word`, `compound`, or nothing."""
+def cut_kind(text: str, inside: int, bound: int, step: int, joiners: str = JOINERS) -> str:
+    """Return what a bound cuts: "word", "compound", or "" for nothing. `step`: -1 for a start, 1 for an end."""
     inner, outer = text[inside : inside + 1], text[bound - 1 : bound] if step < 0 else text[bound : bound + 1]
-    if joins(*((outer, inner) if step < 0 else (inner, outer))):
+    if is_inside_word(*((outer, inner) if step < 0 else (inner, outer))):
         return "word"
     if not is_wordlike(inner) or has_no_bounds(inner) or not outer:
         return ""

@@ -1,7 +1,7 @@
 """Citations: the place of each value in the document, verified against the text.
 
-Models invent evidence, as they invent values. So a quote counts only if it is found on a page and contains the value.
-Values without such evidence are searched for in the text. The levels of certainty are in `levels`.
+Models may invent evidence and values, so a quote is accepted only if it is found on a page and contains the
+value. Values without valid evidence are searched for in the text. `levels` defines the levels of certainty.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,16 +24,14 @@ from etl.providers.base import Lines
 
 MAX_NAMED = 20
 MAX_POINTER = 120
-MAX_OPTIONS = 500  # places of one value that are compared
+MAX_OPTIONS = 500  # places per value that are compared
 
 
 def cite(
     found: StrategyResult, *, schema: Schema, text: DocumentText, lines: Mapping[int, Lines], context: StageContext
 ) -> list[dict[str, Any]]:
-    """Return the citations of a result, in the order of its values. Warns about unsupported values and evidence.
-
-    `lines`: the lines of each page with their boxes, for the boxes of the citations.
-    """
+    """Return the citations of a result, in the order of its values. Warn about values and evidence that are not in the
+    text. `lines`: the lines of each page, for the bounding boxes of citations."""
     index = Index(text)
     context.check()
     claims = prepared_claims(found, schema, index, context)
@@ -71,7 +69,7 @@ def prepared_claims(found: StrategyResult, schema: Schema, index: Index, context
 
 
 class Guides:
-    """The parts of a schema by path, with `*` for items."""
+    """The guides for the values of a schema, by path. In a path, `*` stands for an item."""
 
     def __init__(self, schema: Schema) -> None:
         self.known = {"": Guide.of(schema)}
@@ -87,20 +85,20 @@ class Guides:
 
 # ---- Decisions ------------------------------------------------------------------------------------------------------
 def decide(claim: Claim, rows: Rows) -> Citation | None:
-    """Return the citation of a value, or None for a boolean or enum value without a quote."""
+    """Return the citation of a value, or None for a boolean or enum value that cannot be cited."""
     if claim.is_choice:
         return of_choice(claim, rows)
-    citation = by_row(claim, rows) or by_quote(claim, rows) or by_page_break(claim, rows) or elsewhere(claim, rows)
+    citation = by_row(claim, rows) or by_quote(claim, rows) or by_page_break(claim, rows) or by_text(claim, rows)
     if citation and citation.place:
         rows.used[citation.place.start] = claim.path
     if citation is None and claim.is_free_text and claim.quotes:
-        return quoted(claim, rows.index)
+        return quote_citation(claim, rows.index)
     return citation or Citation(claim=claim, match=NOT_FOUND)
 
 
-def elsewhere(claim: Claim, rows: Rows) -> Citation | None:
-    """Cite a value outside the model's quote and the row of its item. A number of an item is not searched for there
-    if it has a quote, because small numbers occur everywhere."""
+def by_text(claim: Claim, rows: Rows) -> Citation | None:
+    """Cite a value outside of the model's quote and the row of its item. A number of an item with a valid quote is not
+    searched for elsewhere, because small numbers occur in many places."""
     if claim.is_confined:
         return None
     citation = by_value(claim, rows)
@@ -110,14 +108,14 @@ def elsewhere(claim: Claim, rows: Rows) -> Citation | None:
 
 
 def is_contradicted(claim: Claim, rows: Rows) -> bool:
-    """Return whether a number, date, or code is not in the quote or row where it should be."""
+    """Return whether a number, date, or code is missing in its quote or row."""
     if claim.item:
         return bool(claim.quotes or claim.item in rows.by_item) and any(map(str.isdecimal, literal(claim.value)))
     is_text = type(claim.value) is str and not day_of(claim.value)
     return bool(claim.quotes) and not is_text
 
 
-def quoted(claim: Claim, index: Index) -> Citation:
+def quote_citation(claim: Claim, index: Index) -> Citation:
     span = claim.quotes[0]
     return Citation(claim=claim, match=QUOTE, quote=span, page=index.text.page_at(span[0]))
 
@@ -127,22 +125,22 @@ def of_choice(claim: Claim, rows: Rows) -> Citation | None:
         row = rows.by_item.get(claim.item)
         own = [span for span in claim.quotes if rows.index.row_of(span[0]) == row]
         claim.quotes = own or claim.quotes
-        return quoted(claim, rows.index)
+        return quote_citation(claim, rows.index)
     if isinstance(claim.value, bool) or not claim.is_specific:
         return None
-    place = next(iter(rows.near(claim) or ([] if claim.item else likely(claim))), None)
-    return cited(claim, place, rows.index, match=QUOTE) if place else None
+    place = next(iter(rows.places_near(claim) or ([] if claim.item else likely_places(claim))), None)
+    return citation_at(claim, place, rows.index, match=QUOTE) if place else None
 
 
 def by_row(claim: Claim, rows: Rows) -> Citation | None:
-    """Cite a value in the row of its item, or near it. A number with a quote is in its row or the quote's."""
-    places = rows.near(claim)
+    """Cite a value in the row of its item, or near it. A number with a quote must be in its row or in the quote's."""
+    places = rows.places_near(claim)
     if claim.is_confined:
         own = {rows.by_item.get(claim.item), *(row for span in claim.quotes for row in rows.index.rows_in(span))}
         places = [place for place in places if rows.index.row_of(place.start) in own]
     for place in places[:1]:
         covering = (span for span in claim.quotes if span[0] <= place.start and place.end <= span[1])
-        return cited(claim, place, rows.index, quote=next(covering, None))
+        return citation_at(claim, place, rows.index, quote=next(covering, None))
     return None
 
 
@@ -151,13 +149,13 @@ def by_quote(claim: Claim, rows: Rows) -> Citation | None:
     options = [(place, span) for span in claim.quotes for place in claim.places_in(span)]
     if not options:
         return None
-    place, span = min(options, key=lambda each: (rows.foreign(each[0], claim.item), RANK[each[0].match]))
-    match = AMBIGUOUS if claim.item and rows.foreign(place, claim.item) else place.match
-    return cited(claim, place, rows.index, quote=span, match=match)
+    place, span = min(options, key=lambda each: (rows.is_in_other_row(each[0], claim.item), RANK[each[0].match]))
+    match = AMBIGUOUS if claim.item and rows.is_in_other_row(place, claim.item) else place.match
+    return citation_at(claim, place, rows.index, quote=span, match=match)
 
 
 def by_page_break(claim: Claim, rows: Rows) -> Citation | None:
-    """Cite a text that continues after a page break, by the model's quote."""
+    """Cite a text that continues after a page break by the model's quote."""
     if type(claim.value) is not str or claim.evidence is None or not claim.quotes:
         return None
     start, end = span = claim.quotes[0]
@@ -165,12 +163,14 @@ def by_page_break(claim: Claim, rows: Rows) -> Citation | None:
     value = fold(claim.value)
     if not is_broken or f" {value} " not in f" {fold(claim.evidence.quote)} ":
         return None
-    is_cut = value[0].isdecimal() or value[-1].isdecimal()  # perhaps, as 500 of 1 500
-    return cited(claim, Place(start=start, end=end, match=AMBIGUOUS if is_cut else NORMALIZED), rows.index, quote=span)
+    is_cut = value[0].isdecimal() or value[-1].isdecimal()  # it may be part of a number, such as 500 of 1 500
+    return citation_at(
+        claim, Place(start=start, end=end, match=AMBIGUOUS if is_cut else NORMALIZED), rows.index, quote=span
+    )
 
 
 def downgrade_repeats(citations: Iterable[Citation], rows: Rows) -> None:
-    """Downgrade the values of an item that are already cited for an earlier item of its list: a row is one item."""
+    """Downgrade the values of an item that are already cited for an earlier item, because a row is only one item."""
     first: dict[tuple[str, int], str] = {}
     for citation in citations:
         item, place = citation.claim.item, citation.place
@@ -181,7 +181,7 @@ def downgrade_repeats(citations: Iterable[Citation], rows: Rows) -> None:
 
 
 def by_image(citation: Citation, found: StrategyResult) -> Citation:
-    """Cite the page that the model names for a value that is not in the text, if it was sent the image of that page."""
+    """Cite a value that is not in the text by the page that the model names, if its image was sent to the model."""
     page = citation.claim.evidence.page if citation.claim.evidence else 0
     first, last = found.places.get(citation.claim.pointer, (page, page))
     if citation.match != NOT_FOUND or page not in found.seen or not first <= page <= last:
@@ -189,32 +189,32 @@ def by_image(citation: Citation, found: StrategyResult) -> Citation:
     return Citation(claim=citation.claim, match=IMAGE, page=page)
 
 
-def likely(claim: Claim) -> list[Place]:
+def likely_places(claim: Claim) -> list[Place]:
     first, last = claim.likely_range()
     return claim.places[first : min(last, first + MAX_OPTIONS)]
 
 
 def by_value(claim: Claim, rows: Rows) -> Citation | None:
-    """Cite a value without a valid quote, if its place is certain."""
-    options = likely(claim)
+    """Cite a value without a valid quote. If its place is not certain, the citation is ambiguous."""
+    options = likely_places(claim)
     if not options:
         return None
     best = min(RANK[place.match] for place in options)
     if best <= RANK[NORMALIZED]:
         options = [place for place in options if RANK[place.match] <= RANK[NORMALIZED]]
-    own = [place for place in options if not rows.foreign(place, claim.item)]
+    own = [place for place in options if not rows.is_in_other_row(place, claim.item)]
     options = own if own or claim.item else options
     if not claim.item and isinstance(claim.value, str) and claim.number is None and claim.is_specific and options:
-        return cited(claim, min(options, key=lambda place: RANK[place.match]), rows.index)
+        return citation_at(claim, min(options, key=lambda place: RANK[place.match]), rows.index)
     labeled = [place for place in options if columns.has_label(claim, place, rows.index)]
     for choice in (options if claim.is_specific else [], labeled):
         if choice and len({rows.index.row_of(place.start) for place in choice}) == 1:
-            return cited(claim, choice[0], rows.index)
+            return citation_at(claim, choice[0], rows.index)
     pages = {rows.index.text.page_at(place.start) for place in options}
     return Citation(claim=claim, match=AMBIGUOUS, page=pages.pop() if len(pages) == 1 else None)
 
 
-def cited(claim: Claim, place: Place, index: Index, *, quote: Span | None = None, match: str = "") -> Citation:
+def citation_at(claim: Claim, place: Place, index: Index, *, quote: Span | None = None, match: str = "") -> Citation:
     page = index.text.page_at(place.start)
     return Citation(claim=claim, match=match or place.match, place=place, quote=quote, page=page)
 

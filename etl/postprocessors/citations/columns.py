@@ -1,4 +1,4 @@
-"""Columns of cited values: whether the cited number is the one in its row that the field means."""
+"""Check of the columns of cited values: whether the cited number of a row is the one that the field refers to."""
 
 import re
 from collections import Counter, defaultdict
@@ -16,7 +16,7 @@ MAJORITY = 0.6
 MIN_AGREEING, MIN_TO_REFUTE = 2, 3
 MIN_LABEL = 3
 MAX_LABEL = 60  # characters before a number in its row
-MAX_SAME = 1_000  # rows with the same label
+MAX_SAME = 1_000  # rows with the same label that are compared
 CARRIED = re.compile(
     r"(?:carried|brought) (?:forward|over|down)|\bübertrag\b|à reporter|suma y sigue|riporto",
     re.IGNORECASE,
@@ -26,8 +26,8 @@ NAME = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+(?![a-z])")
 
 
 def downgrade(citations: list[Citation], index: Index, context: StageContext) -> None:
-    """Downgrade values whose column is another one than that of their field in the other rows, and numbers in quotes
-    with several numbers, unless the column or a label shows which is meant."""
+    """Downgrade values that are in a different column than their field in other rows. Also downgrade numbers from
+    quotes with several numbers, unless the column or a label shows which one is meant."""
     placed = [each for each in citations if each.place and RANK[each.match] <= RANK[NORMALIZED]]
     usual = usual_columns(placed, index)
     for citation in placed:
@@ -45,7 +45,7 @@ def downgrade(citations: list[Citation], index: Index, context: StageContext) ->
 
 
 def named_column(citation: Citation, index: Index) -> Column | None:
-    """Return the column whose head is the name of a number's field, if there is one."""
+    """Return the column whose head is the name of a number's field, or None."""
     if citation.claim.number is None or citation.place is None:
         return None
     head, name = index.head_of(index.row_of(citation.place.start)), " ".join(names_of(citation.claim.path))
@@ -53,7 +53,7 @@ def named_column(citation: Citation, index: Index) -> Column | None:
 
 
 def is_carried(citation: Citation, index: Index) -> bool:
-    """Return whether a number is in a row with an amount carried forward, but the name of its field does not say so."""
+    """Return whether a number is an amount carried forward, but its field's name does not indicate this."""
     if citation.claim.item or citation.claim.number is None or citation.place is None:
         return False
     start, end = index.row_span(index.row_of(citation.place.start))
@@ -61,8 +61,8 @@ def is_carried(citation: Citation, index: Index) -> bool:
 
 
 def has_label_of_others(citation: Citation, index: Index) -> bool:
-    """Return whether the label of a number outside of lists is also before another number, and the schema does not
-    choose this one by `x-merge`."""
+    """Return whether another number has the same label as this one, and `x-merge` does not select this one. Only for
+    numbers outside of lists."""
     if citation.claim.item or citation.claim.number is None or citation.place is None:
         return False
     place = citation.place
@@ -86,7 +86,7 @@ def has_label_of_others(citation: Citation, index: Index) -> bool:
 
 
 def usual_columns(placed: list[Citation], index: Index) -> dict[str, tuple[Column, int]]:
-    """Return the usual column of each path in lists, and the number of values that decided it."""
+    """Return the most frequent column of each path in lists, and the number of values from which it is derived."""
     counts: defaultdict[str, Counter[Column]] = defaultdict(Counter)
     for citation in placed:
         if citation.claim.item and (column := column_of(citation, index)):
@@ -100,14 +100,15 @@ def usual_columns(placed: list[Citation], index: Index) -> dict[str, tuple[Colum
 
 
 def column_of(citation: Citation, index: Index, place: Place | None = None) -> Column | None:
-    """Return the column of a value. Only numbers have one in rows without cells."""
+    """Return the column of a value. In rows without cells, only numbers have a column."""
     place = place or citation.place
     column = index.column_of(place) if place else None
     return column if column and (column[0] == "cell" or citation.claim.number is not None) else None
 
 
 def move_to_column(citation: Citation, expected: Column, index: Index) -> Column | None:
-    """Cite the same value in the usual column of the row, if it is there. Return the column of the citation."""
+    """Change the citation to the expected column of the row if it contains the same value. Return the citation's
+    column."""
     column = column_of(citation, index)
     if column == expected or citation.place is None:
         return column
@@ -119,7 +120,7 @@ def move_to_column(citation: Citation, expected: Column, index: Index) -> Column
 
 
 def is_one_of_many(citation: Citation, index: Index) -> bool:
-    """Return whether the model's quote has other numbers too, and no label shows which of them is meant."""
+    """Return whether the model's quote contains several numbers, and no label shows which one is meant."""
     number, place, quote = citation.claim.number, citation.place, citation.quote
     if number is None or place is None or quote is None:
         return False
@@ -130,7 +131,7 @@ def is_one_of_many(citation: Citation, index: Index) -> bool:
 
 
 def has_label(claim: Claim, place: Place, index: Index) -> bool:
-    """Return whether a word of the value's name is before it, after the previous number of its row."""
+    """Return whether a word of the field's name is before the value in its row, after the previous number."""
     start, _ = index.row_span(index.row_of(place.start))
     before = [each.end for each in index.numbers_in((start, place.start)) if each.end <= place.start]
     words = set(re.findall(r"\w+", fold(index.content[max([start, *before]) : place.start])))

@@ -1,4 +1,4 @@
-"""Computed values: not in the document, but the sum or number of cited values."""
+"""Detection of computed values, which are not in the document, but are the sum or the number of cited values."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -16,20 +16,20 @@ EXACTLY = Context(prec=1_000)
 
 
 def mark(citations: list[Citation]) -> None:
-    """Mark the missing numbers that are the sum of a list's values or of two or three values beside them, or the
-    number of a list's items."""
+    """Mark missing numbers that are the sum of a list's values, the sum of two or three values of the same object, or
+    the number of a list's items."""
     missing = [each for each in citations if each.match == NOT_FOUND and each.claim.number is not None]
     if not missing:
         return
     with localcontext(EXACTLY):
-        sums, counts = of_lists(citations)
+        sums, counts = list_sums_and_sizes(citations)
         siblings = by_parent(citations)
         for citation in missing:
             number, pointer = citation.claim.number, citation.claim.pointer
             if (
                 (number in sums and is_outside(pointer, sums[number]))
                 or is_count(number, pointer, counts)
-                or number in set(of_siblings(siblings.get(pointer.rpartition("/")[0], [])))
+                or number in set(sibling_sums(siblings.get(pointer.rpartition("/")[0], [])))
             ):
                 citation.match = COMPUTED
 
@@ -38,8 +38,8 @@ def is_cited(citation: Citation) -> bool:
     return RANK[citation.match] <= RANK[AMBIGUOUS]
 
 
-def of_lists(citations: list[Citation]) -> tuple[dict[Decimal, set[str]], dict[int, set[str]]]:
-    """Return the sums of the numbers of lists, and their sizes, with the lists' pointers. Sums count if all of their
+def list_sums_and_sizes(citations: list[Citation]) -> tuple[dict[Decimal, set[str]], dict[int, set[str]]]:
+    """Return the sums and the sizes of lists, each with the pointers of the lists. A sum is included only if all of its
     values are cited."""
     columns: defaultdict[tuple[str, str], list[Citation]] = defaultdict(list)
     items: defaultdict[str, set[str]] = defaultdict(set)
@@ -49,8 +49,8 @@ def of_lists(citations: list[Citation]) -> tuple[dict[Decimal, set[str]], dict[i
                 columns[base, rest].append(citation)
             if is_cited(citation):
                 items[base].add(item)
-    sums = reverse((base, total_of(column)) for (base, _), column in columns.items() if is_summable(column))
-    return sums, reverse((base, len(names)) for base, names in items.items() if len(names) > 1)
+    sums = pointers_by_number((base, total_of(column)) for (base, _), column in columns.items() if is_summable(column))
+    return sums, pointers_by_number((base, len(names)) for base, names in items.items() if len(names) > 1)
 
 
 def is_summable(column: list[Citation]) -> bool:
@@ -61,8 +61,8 @@ def total_of(column: list[Citation]) -> Decimal:
     return sum((citation.claim.number or Decimal(0) for citation in column), Decimal(0))
 
 
-def reverse(pairs: Iterable[tuple[str, Number]]) -> dict[Number, set[str]]:
-    """Return the pointers of lists by their number."""
+def pointers_by_number(pairs: Iterable[tuple[str, Number]]) -> dict[Number, set[str]]:
+    """Return the pointers of lists, grouped by number."""
     found: defaultdict[Number, set[str]] = defaultdict(set)
     for base, number in pairs:
         found[number].add(base)
@@ -96,7 +96,7 @@ def by_parent(citations: list[Citation]) -> dict[str, list[Decimal]]:
     return found
 
 
-def of_siblings(numbers: list[Decimal]) -> Iterator[Decimal]:
+def sibling_sums(numbers: list[Decimal]) -> Iterator[Decimal]:
     for count in SUMMANDS:
         for chosen in combinations(numbers[:MAX_SIBLINGS], count):
             yield sum(chosen, Decimal(0))

@@ -1,6 +1,6 @@
-"""The notation of a document's numbers: decimal point or comma, and groups separated by spaces or not.
+"""The notation of a document's numbers: decimal point or comma, and spaces between digit groups or not.
 
-Most numbers can be read in one way only, such as `12.50` and `1.234,56`. They decide the reading of the others, such as
+Most numbers, such as `12.50` and `1.234,56`, are unambiguous. They determine how to read ambiguous numbers, such as
 `1.234`, unless they contradict each other.
 """
 
@@ -14,17 +14,17 @@ from functools import lru_cache
 WESTERN, INDIAN = r"[1-9]\d{0,2}(?:S\d{3})+", r"[1-9]\d?(?:S\d{2})+S\d{3}"
 GROUPED = {mark: re.compile(f"(?:{WESTERN}|{INDIAN})".replace("S", re.escape(mark))) for mark in ".,' \u00a0٬"}
 SPACES = re.compile("[ \u00a0]")
-# Decimals that may as well be a time or a day and month.
+# Decimals that may also be a time, or a day and a month.
 TIME_OR_DAY = re.compile(r"(?:[01]?\d|2[0-4])[.,][0-5]\d|(?:[012]?\d|3[01])[.,](?:0\d|1[012])")
 CENTS = 2
-TOLERATED = 3  # sure votes that outweigh one weak vote against them
+TOLERATED = 3  # the number of sure votes that outweigh one opposing weak vote
 POINT, COMMA = ".", ","
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convention:
-    """The notation of numbers. `decimal`: the mark, `.` or `,`. `spaces`: whether spaces separate groups. None:
-    unknown."""
+    """The notation of numbers. `decimal`: the decimal mark, `.` or `,`. `spaces`: whether spaces separate groups. None
+    means unknown."""
 
     decimal: str | None = None
     spaces: bool | None = None
@@ -32,17 +32,17 @@ class Convention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digits:
-    """The digits of a token. `point`, `comma`: its value if that is the decimal mark, or None if it cannot be.
+    """The meanings of a token's digits.
 
-    `vote`: the decimal mark that the token shows. `groups`: the mark between its groups, if it is certain. `soft`: its
-    groups are separated by ordinary spaces, so it may be several numbers. `is_code`: it starts with zeros, as
-    identifiers do.
+    `point`, `comma`: its value with this decimal mark, or None if it cannot have this mark. `vote`: the decimal mark
+    that the token itself shows. `groups`: the mark between its digit groups, if it is certain. `soft`: its groups are
+    separated by ordinary spaces, so it may be several numbers. `is_code`: it starts with a zero, like an identifier.
     """
 
     point: Decimal | None = None
     comma: Decimal | None = None
     vote: str = ""
-    weight: int = 0  # 2 if only an amount can have this form, else 1
+    weight: int = 0  # of the vote: 2 if only an amount can have this form, else 1
     groups: str = ""
     soft: bool = False
     has_separator: bool = False
@@ -55,14 +55,14 @@ class Digits:
             return found[:1] if convention.decimal == POINT else found[1:]
         return found
 
-    def changed(self, change: Callable[[Decimal], Decimal]) -> "Digits":
+    def map_values(self, change: Callable[[Decimal], Decimal]) -> "Digits":
         point, comma = (None if value is None else change(value) for value in (self.point, self.comma))
         return replace(self, point=point, comma=comma)
 
 
 @lru_cache(maxsize=20_000)
 def read_digits(core: str) -> Digits | None:
-    """Return the meanings of digits with separators, or None if they are not a number, such as `1.2.3`."""
+    """Return the meanings of digits with separators, or None if they are not a number, as in `1.2.3`."""
     is_soft, is_hard = " " in core, "\u00a0" in core
     whole, rest = core, ""
     if spaced := SPACES.search(core):
@@ -70,7 +70,7 @@ def read_digits(core: str) -> Digits | None:
         mark = next((position for position in range(last, len(core)) if core[position] in ".,٫"), len(core))
         whole, rest = SPACES.sub("", core[:mark]), core[mark:]
         core = whole + rest
-    made = separated(core, is_grouped=bool(spaced))
+    made = read_marked(core, is_grouped=bool(spaced))
     if made is None:
         return None
     if spaced:
@@ -78,19 +78,19 @@ def read_digits(core: str) -> Digits | None:
     return made
 
 
-def separated(core: str, *, is_grouped: bool) -> Digits | None:
+def read_marked(core: str, *, is_grouped: bool) -> Digits | None:
     marks = [char for char in core if not char.isdecimal()]
     if not marks:
         value = Decimal(core)
         return Digits(point=value, comma=value, is_code=len(core) > 1 and core[0] == "0")
     kinds, last = set(marks), marks[-1]
     if kinds & {"'", "٬", "٫"}:
-        return swiss_or_arabic(core, kinds)
+        return read_swiss_or_arabic(core, kinds)
     whole, _, rest = core.rpartition(last)
     if len(kinds) > 1:
-        return of_two_marks(whole, rest, last)
+        return read_two_marks(whole, rest, last)
     if len(marks) > 1:
-        return of_groups(core, last) if not is_grouped else None
+        return read_groups(core, last) if not is_grouped else None
     decimal = Decimal(f"{whole or 0}.{rest}")
     can_group = not is_grouped and bool(GROUPED[last].fullmatch(core))
     if can_group:
@@ -98,33 +98,35 @@ def separated(core: str, *, is_grouped: bool) -> Digits | None:
         point, comma = (decimal, grouped) if last == POINT else (grouped, decimal)
         return Digits(point=point, comma=comma, has_separator=True)
     is_amount = len(rest) == CENTS and not TIME_OR_DAY.fullmatch(core)
-    return single(decimal, last, weight=2 if is_amount or is_grouped else 1, is_code=len(whole) > 1 and whole[0] == "0")
+    return with_decimal_mark(
+        decimal, last, weight=2 if is_amount or is_grouped else 1, is_code=len(whole) > 1 and whole[0] == "0"
+    )
 
 
-def single(value: Decimal, mark: str, *, weight: int, groups: str = "", is_code: bool = False) -> Digits:
-    """Return the meaning of digits whose decimal mark is known."""
+def with_decimal_mark(value: Decimal, mark: str, *, weight: int, groups: str = "", is_code: bool = False) -> Digits:
+    """Return digits whose decimal mark is known."""
     point, comma = (value, None) if mark == POINT else (None, value)
     return Digits(
         point=point, comma=comma, vote=mark, weight=weight, groups=groups, has_separator=True, is_code=is_code
     )
 
 
-def of_two_marks(whole: str, rest: str, last: str) -> Digits | None:
+def read_two_marks(whole: str, rest: str, last: str) -> Digits | None:
     groups = next(char for char in whole if not char.isdecimal())
     if groups == last or not GROUPED[groups].fullmatch(whole):
         return None
     number = Decimal(f"{whole.replace(groups, '')}.{rest}")
-    return single(number, last, weight=2, groups=groups)
+    return with_decimal_mark(number, last, weight=2, groups=groups)
 
 
-def of_groups(core: str, mark: str) -> Digits | None:
+def read_groups(core: str, mark: str) -> Digits | None:
     if not GROUPED[mark].fullmatch(core):
         return None
-    return single(Decimal(core.replace(mark, "")), COMMA if mark == POINT else POINT, weight=2, groups=mark)
+    return with_decimal_mark(Decimal(core.replace(mark, "")), COMMA if mark == POINT else POINT, weight=2, groups=mark)
 
 
-def swiss_or_arabic(core: str, kinds: set[str]) -> Digits | None:
-    """Return the meaning of digits with apostrophes (Swiss) or Arabic marks, which have one meaning."""
+def read_swiss_or_arabic(core: str, kinds: set[str]) -> Digits | None:
+    """Return the meaning of digits with apostrophes (Swiss) or Arabic marks. They are unambiguous."""
     groups = "'" if "'" in kinds else "٬"
     mark = next((char for char in (".", ",", "٫") if char in kinds), "")
     whole, _, rest = core.partition(mark) if mark else (core, "", "")
@@ -146,8 +148,11 @@ def swiss_or_arabic(core: str, kinds: set[str]) -> Digits | None:
 
 # ---- Votes ----------------------------------------------------------------------------------------------------------
 def convention_of(tokens: Iterable[tuple[Digits, bool, bool]]) -> Convention:
-    """Return the convention of a document by its tokens, each with two flags: it is alone, so that spaces inside it
-    separate groups; and it is an amount, as `3.20` can also be a section, a version, or a time."""
+    """Return the convention of a document, determined by its tokens.
+
+    Each token has two flags. The first one is whether it is alone, so that spaces in it separate groups. The second one
+    is whether it is certainly an amount, because `3.20` can also be a section, a version, or a time.
+    """
     sure: Counter[str] = Counter()
     weak: Counter[str] = Counter()
     groups: Counter[bool] = Counter()
@@ -160,10 +165,10 @@ def convention_of(tokens: Iterable[tuple[Digits, bool, bool]]) -> Convention:
         elif digits.groups:
             groups[digits.groups == " "] += 1
     spaces = next(iter(groups)) if len(groups) == 1 else None
-    return Convention(decimal=decided(sure, weak), spaces=spaces)
+    return Convention(decimal=decimal_mark(sure, weak), spaces=spaces)
 
 
-def decided(sure: Counter[str], weak: Counter[str]) -> str | None:
+def decimal_mark(sure: Counter[str], weak: Counter[str]) -> str | None:
     if len(sure) != 1:
         return None
     [mark] = sure

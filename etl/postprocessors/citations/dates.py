@@ -1,4 +1,4 @@
-"""Dates in a text, in the notations of several languages, and the days that each can stand for."""
+"""Dates in a text, in the notations of several languages, with their possible meanings."""
 
 import calendar
 import re
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
 
-from etl.postprocessors.citations.characters import prepared
+from etl.postprocessors.citations.characters import search_text
 from etl.postprocessors.citations.languages import DAY_FIRST, months_of
 
 YEAR = r"(?P<year>\d{4}|['’]?\d{2})(?!\d)"
@@ -44,17 +44,17 @@ VIETNAMESE = re.compile(
     r"(?<![\w.,/-])(?P<day>\d{1,2})(?: tháng |/)(?P<month>\d{1,2}) năm (?P<year>\d{4})(?!\w)", re.IGNORECASE
 )
 DIGITS = {numeral: str(value) for value, numeral in enumerate("〇一二三四五六七八九")} | {"零": "0"}
-ERAS = {"明治": 1867, "大正": 1911, "昭和": 1925, "平成": 1988, "令和": 2018}  # the year before their first
+ERAS = {"明治": 1867, "大正": 1911, "昭和": 1925, "平成": 1988, "令和": 2018}  # the year before the era's first year
 ENGLISH = {name.casefold() for name in (*calendar.month_name, *calendar.month_abbr, "Sept")}
 CENTURIES = (1900, 2000)
-PAST, FUTURE = 60, 10  # years around those of the document that two digits can stand for
+PAST, FUTURE = 60, 10  # a two-digit year is at most this far from the years that the document names
 MAX_MONTH_LETTERS = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DateToken:
-    """A date: `text[start:end]`. `days`: those that it can stand for; one if its meaning is known. `partial`: month
-    and day, without a year."""
+    """A date: `text[start:end]`. `days`: the possible days; only one if the date is unambiguous. `partial`: the month
+    and day of a date without a year."""
 
     start: int
     end: int
@@ -65,10 +65,10 @@ class DateToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundDate:
-    """A date whose order of day and month is not decided yet.
+    """A date whose order of day and month may still be unknown.
 
-    `orders`: its possible days and months, by the part that is first, or by the month if the order is known.
-    `is_foreign`: the day is before a month whose name is not English.
+    `orders`: the possible pairs of day and month, by the part that is first or, if the order is known, by the month.
+    `has_foreign_month`: the day is before a month name that is not English.
     """
 
     start: int
@@ -76,19 +76,20 @@ class FoundDate:
     orders: dict[str, tuple[int, int]]
     year: str = ""
     mark: str = ""
-    is_foreign: bool = False
+    has_foreign_month: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DateConvention:
-    """The notation of a document's dates: the order at `/` and `-`, if known, and the years that it names."""
+    """The notation of a document's dates: the part that is first in dates with `/` or `-`, if known, and the first and
+    last year that the document names."""
 
     order: str | None
     years: tuple[int, int] | None
 
 
 def find(text: str, offset: int = 0) -> Iterator[FoundDate]:
-    plain = prepared(text)
+    plain = search_text(text)
     for pattern in (YEAR_FIRST, NUMERIC, SHORT, NAMED, MONTH_FIRST, YEAR_MONTH, IDEOGRAPHIC, VIETNAMESE):
         for match in pattern.finditer(plain):
             if found := found_date(match, offset):
@@ -103,14 +104,14 @@ def found_date(match: re.Match[str], offset: int) -> FoundDate | None:
         options = {"day": (one, two)} if mark == "." else {"day": (one, two), "month": (two, one)}
     else:
         months = month_numbers(parts["month"])
-        # Without a year, a month must be certain.
+        # In a date without a year, the month must be certain.
         options = {str(month): (numeral(parts["day"]), month) for month in months if year or len(months) == 1}
     orders = {order: (day, month) for order, (day, month) in options.items() if is_day(day, month)}
     if not orders:
         return None
-    is_foreign = match.re is NAMED and parts["month"].casefold() not in ENGLISH
+    has_foreign_month = match.re is NAMED and parts["month"].casefold() not in ENGLISH
     start, end = match.start() + offset, match.end() + offset
-    return FoundDate(start=start, end=end, orders=orders, year=year, mark=mark, is_foreign=is_foreign)
+    return FoundDate(start=start, end=end, orders=orders, year=year, mark=mark, has_foreign_month=has_foreign_month)
 
 
 def month_numbers(text: str) -> tuple[int, ...]:
@@ -120,7 +121,7 @@ def month_numbers(text: str) -> tuple[int, ...]:
 
 
 def numeral(text: str) -> int:
-    """Return a number of at most two digits, or in Chinese numerals: 十四, 二十."""
+    """Return the value of a number with at most two digits, or of a Chinese numeral such as 十四 or 二十."""
     if text.isdecimal():
         return int(text)
     tens, mark, ones = text.rpartition("十")
@@ -129,7 +130,7 @@ def numeral(text: str) -> int:
 
 
 def year_of(text: str) -> str:
-    """Return the digits of a year: of two, or of four also for Chinese numerals and Japanese eras."""
+    """Return the two or four digits of a year. Chinese numerals and years of Japanese eras are converted."""
     if before := ERAS.get(text[:2]):
         count = text[2:].strip()
         return str(before + (1 if count == "元" else int(count)))
@@ -149,10 +150,10 @@ def convention_of(dates: Iterable[FoundDate], *, language: str) -> DateConventio
     votes: Counter[str] = Counter()
     years: list[int] = []
     for each in dates:
-        is_code = each.mark == "-" and len(each.year) == len("24")  # can be a lot number, or start with the year
+        is_code = each.mark == "-" and len(each.year) == len("24")  # may be a lot number, or start with the year
         if each.mark in ("/", "-") and len(each.orders) == 1 and not is_code:
             votes.update(each.orders.keys() & {"day", "month"})
-        if each.is_foreign and each.year:
+        if each.has_foreign_month and each.year:
             votes["day"] += 1
         if len(each.year) == len("2024"):
             years.append(int(each.year))
@@ -176,7 +177,7 @@ def read(each: FoundDate, convention: DateConvention) -> DateToken:
 
 
 def years_of(year: str, convention: DateConvention) -> list[int]:
-    """Return the years that two digits can stand for, near those that the document names."""
+    """Return the possible meanings of a year. For two digits, prefer a year near those that the document names."""
     if len(year) > len("24"):
         return [int(year)]
     options = [century + int(year) for century in CENTURIES]
@@ -218,7 +219,7 @@ def time_in(text: str) -> Time | None:
 
 
 def has_time(time: str, after: str) -> bool:
-    """Return whether the time of a value is that in the text after its date. Midnight stands for no time."""
+    """Return whether the time of a value matches the text after its date. Midnight also matches a missing time."""
     wanted, found = time_in(time), time_in(after)
     if found is None:
         return not time or (wanted is not None and wanted[:3] == (0, 0, 0))

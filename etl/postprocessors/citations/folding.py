@@ -1,4 +1,4 @@
-"""Normalized texts: words without markup, capitals, and character widths, with their positions in the original.
+"""Text normalization, which removes markup, case, and character widths, and keeps track of the original positions.
 
 A word that is hyphenated at the end of a line becomes one word.
 """
@@ -18,14 +18,14 @@ WORD = re.compile(r"[^\s|*_`~#>\\<]+|<(?![a-zA-Z/])")
 QUOTES = str.maketrans({**dict.fromkeys("‐‑‒–—−", "-"), **dict.fromkeys("‘’‚‛´`", "'"), **dict.fromkeys("“”„‟«»", '"')})
 BREAK = re.compile(r"(?<=[^\W\d_])[-‐][ \t]*\n[ \t]*")
 UNIT = re.compile(r"(?:^|[\d\s/])(?:[kcdm]?m|ft|in|yd)\Z")
-PRIVATE = 0xE000  # of the private use area: replaces exponents and fractions, which would become digits
-MAX_WORD = 200  # characters of a word in which positions are exact
+PRIVATE = 0xE000  # start of the private use area, whose characters replace exponents and fractions instead of digits
+MAX_WORD = 200  # characters up to which positions in a word are exact
 
 
 @dataclass(slots=True)
 class Folded:
-    """Normalized words, separated by one space. `folded_starts`: their positions in `text`; `original_starts`,
-    `original_ends`: their bounds in the original."""
+    """Normalized words, separated by spaces. `folded_starts`: their positions in `text`. `original_starts`,
+    `original_ends`: their bounds in the original text."""
 
     text: str = ""
     folded_starts: "array[int]" = field(default_factory=lambda: array("l"))
@@ -33,12 +33,12 @@ class Folded:
     original_ends: "array[int]" = field(default_factory=lambda: array("l"))
 
     def original_start(self, position: int, original: str) -> int:
-        """Return the original start of a text that starts at a position, without dropped characters before it."""
+        """Return the original position of a start in `text`, after any characters that folding has removed."""
         word = bisect_right(self.folded_starts, position) - 1
         return self.original_position(word, position, original, is_end=False)
 
     def original_end(self, position: int, original: str) -> int:
-        """Return the original end of a text that ends before a position, without dropped characters after it."""
+        """Return the original position of an end in `text`, before any characters that folding has removed."""
         word = bisect_right(self.folded_starts, position - 1) - 1
         return self.original_position(word, position, original, is_end=True)
 
@@ -53,18 +53,18 @@ class Folded:
 
 
 def prefix_length(raw: str, folded_start: str, *, is_end: bool) -> int:
-    """Return the length of the shortest or, for a start, the longest prefix of a word that folds to this text."""
+    """Return the length of the prefix of a word that folds to this text: the shortest for an end, else the longest."""
     lengths = [length for length in range(len(raw) + 1) if fold_word(raw[:length]) == folded_start]
     return lengths[0 if is_end else -1] if lengths else min(len(folded_start), len(raw))
 
 
 def fold(text: str) -> str:
-    """Return a normalized text, such as a needle for a search in `Folded.text`."""
+    """Return the normalized text, for example to search for it in `Folded.text`."""
     return folded([(0, text)]).text
 
 
 def folded(parts: Iterable[tuple[int, str]]) -> Folded:
-    """Normalize texts, each with its position in the whole."""
+    """Normalize the parts of a text. Each part is its position in the whole text, and its text."""
     result, words, position = Folded(), list[str](), 0
     for offset, text in parts:
         for start, end in words_in(text):
@@ -109,7 +109,7 @@ def fold_word(word: str) -> str:
 
 
 def without_marks(word: str) -> Iterator[str]:
-    """Yield a word without footnote marks. Exponents of units and fractions are kept, but never as digits."""
+    """Yield the parts of a word without footnote marks. Exponents of units and fractions become private characters."""
     if word.isascii():
         yield word
         return

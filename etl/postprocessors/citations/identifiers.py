@@ -1,4 +1,4 @@
-"""Identifiers with other spaces, hyphens, or brackets: IBANs, tax numbers, telephone numbers, codes."""
+"""Search for identifiers with different spaces, hyphens, or brackets, such as IBANs, tax numbers, and phone numbers."""
 
 import re
 import unicodedata
@@ -9,15 +9,15 @@ from etl.postprocessors.citations.index import MAX_OCCURRENCES, RUN, Index, Plac
 MIN_LENGTH, MIN_DIGITS, MAX_LENGTH = 6, 4, 64
 IDENTIFIER = re.compile(r"\+?[\w()/ -]+")
 MARKS = re.compile(r"[()/ +-]+")
-# Spaces are not parts of an identifier. Hyphens, slashes, and brackets are not if no range or ratio can be meant.
+# Spaces may differ in all identifiers. Other marks may differ only if the text cannot be a range or a ratio.
 CAN_HAVE_MARKS = re.compile(r"[+(0]|.*[^\W\d]")
-WORD_AFTER = re.compile(r" ?[^\W\d_]")  # after digits with spaces, it can be the unit of the last
+WORD_AFTER = re.compile(r" ?[^\W\d_]")  # after digits with spaces, it may be the unit of the last digits
 BOUNDS = ("\n", "|", "<", "  ")  # of cells and columns
 BEFORE, AFTER = re.compile(r"\d \Z"), re.compile(r" \d+(?![\w/-]|[.,]\d)")
 
 
-def spaced(index: Index, needle: str) -> Iterator[Place]:
-    """Yield the places of the same letters and digits, as whole words."""
+def respaced_places(index: Index, needle: str) -> Iterator[Place]:
+    """Yield the places of an identifier with different spaces and marks, as whole words."""
     compact = MARKS.sub("", needle)
     if not is_identifier(needle, compact):
         return
@@ -29,21 +29,23 @@ def spaced(index: Index, needle: str) -> Iterator[Place]:
             place = index.place_of(*match.span()) if match and is_whole(text, match, needle) else None
             if match and place and not any(mark in index.content[place.start : place.end] for mark in BOUNDS):
                 is_count = " " in match.group() and compact.isdecimal() and WORD_AFTER.match(index.content, place.end)
-                yield place.doubted() if is_count else place
+                yield place.as_ambiguous() if is_count else place
 
 
-def with_case(places: list[Place], text: str, content: str) -> Iterator[Place]:
-    """Yield the places of a text with digits. Where the document has it in several spellings, as `B-10` and `b-10`,
-    these are different identifiers: a place with another spelling than the value is ambiguous."""
+def mark_other_spellings(places: list[Place], text: str, content: str) -> Iterator[Place]:
+    """Yield the places, and mark those with a different case than the text as ambiguous, if necessary.
+
+    If a document has a text with digits in several cases, such as `B-10` and `b-10`, they may be different identifiers.
+    """
     spellings = {place: spelling(content[place.start : place.end]) for place in places}
     is_distinct = any(map(str.isdecimal, text)) and len(set(spellings.values())) > 1
     for place, found in spellings.items():
         is_other = is_distinct and found != spelling(text)
-        yield place.doubted() if is_other else place
+        yield place.as_ambiguous() if is_other else place
 
 
 def spelling(text: str) -> str:
-    """Return the letters and digits of a text."""
+    """Return only the letters and digits of a text."""
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", text)))
 
 
@@ -54,8 +56,8 @@ def is_identifier(needle: str, compact: str) -> bool:
 
 
 def is_whole(text: str, match: re.Match[str], needle: str) -> bool:
-    """Return whether a text is not a part of longer groups of digits, and differs from a value only as identifiers
-    do."""
+    """Return whether a match is not a part of a longer number, and differs from the value only by marks that may differ
+    in identifiers."""
     start, end = match.span()
     last = text[max(start, text.rfind(" ", start, end) + 1) : end]
     is_cut = bool(RUN.match(text, end)) or (last.isdecimal() and bool(AFTER.match(text, end)))

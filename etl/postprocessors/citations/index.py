@@ -9,7 +9,7 @@ from datetime import date
 from decimal import Decimal
 
 from etl.postprocessors.citations import dates, numbers
-from etl.postprocessors.citations.characters import STRUCK, cuts, has_no_bounds, joins
+from etl.postprocessors.citations.characters import STRUCK, cuts, has_no_bounds, is_inside_word
 from etl.postprocessors.citations.conventions import Convention, convention_of
 from etl.postprocessors.citations.dates import DateToken
 from etl.postprocessors.citations.folding import Folded, fold, folded
@@ -29,13 +29,13 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A value in the text: `content[start:end]`. `match`: its level of certainty (see `levels`)."""
+    """A place of a value in the text: `content[start:end]`. `match`: its level of certainty (see `levels`)."""
 
     start: int
     end: int
     match: str
 
-    def doubted(self) -> "Place":
+    def as_ambiguous(self) -> "Place":
         return replace(self, match=AMBIGUOUS)
 
 
@@ -58,7 +58,7 @@ class Index:
             (span.number, span.start, self.content[span.start : span.end]) for span in text.pages
         )
         self.rows = [match.start() for match in ROW.finditer(self.content)]
-        self.cell_rows: dict[int, bool] = {}  # cache: row -> whether it has cells
+        self.cell_rows: dict[int, bool] = {}  # cache of `has_cells`
         self.struck = [match.span() for match in STRUCK.finditer(self.content)]
 
     def page_texts(self) -> Iterable[tuple[int, str]]:
@@ -108,15 +108,16 @@ class Index:
 
     # ---- Words ------------------------------------------------------------------------------------------------------
     def words(self, needle: str, *, within: Span | None = None, is_quote: bool = False) -> Iterator[Place]:
-        """Yield the places of folded text, as whole words, in order. A quote may omit a number's sign;
-        `widened` adds it."""
+        """Yield the places of a folded text, as whole words and in order. A quote may omit the sign of a number, which
+        `widened` adds."""
         if not needle:
             return
         start, end = self.folded_bounds(within)
         text = self.folded.text
         for first in self.candidates(needle, start, end):
             after = first + len(needle)
-            if joins(text[first - 1 : first] if first else "", needle[0]) or joins(needle[-1], text[after : after + 1]):
+            before = text[first - 1 : first] if first else ""
+            if is_inside_word(before, needle[0]) or is_inside_word(needle[-1], text[after : after + 1]):
                 continue
             found = self.place_of(first, after, is_quote=is_quote)
             is_part = is_quote and not (needle[0].isalpha() and needle[-1].isalpha())
@@ -132,7 +133,7 @@ class Index:
         return Place(start=first, end=last, match=AMBIGUOUS if is_compound else NORMALIZED)
 
     def hyphenated(self, needle: str, *, within: Span | None = None, is_quote: bool = False) -> Iterator[Place]:
-        """Yield the places of folded text with a hyphen at the end of a line."""
+        """Yield the places of a folded text where one of its hyphens is at the end of a line."""
         hyphens = [index for index, char in enumerate(needle) if char == "-"][:MAX_HYPHENS]
         for index in hyphens:
             for mark in ("", "- "):
@@ -142,7 +143,7 @@ class Index:
                         yield found
 
     def candidates(self, needle: str, start: int, end: int) -> Iterator[int]:
-        """Yield the positions of a text that may start and end inside words."""
+        """Yield the positions of a text in the folded text, including those inside words."""
         text = self.folded.text
         runs = list(RUN.finditer(needle))
         if not runs or any(has_no_bounds(char) for char in needle):
@@ -159,7 +160,7 @@ class Index:
                 yield position
 
     def folded_bounds(self, within: Span | None) -> Span:
-        """Return the start and end in the folded text of the words that start in a span of the content."""
+        """Return the bounds in the folded text of the words that start in a span of the content."""
         if within is None:
             return 0, len(self.folded.text)
         first, last = (bisect_left(self.folded.original_starts, bound) for bound in within)
@@ -195,7 +196,7 @@ class Index:
         return [each for each in self.numbers[first:last] if each.core[1] > place.start]
 
     def cuts_number(self, start: int, end: int, *, is_quote: bool = False) -> bool:
-        """Return whether a bound is inside the digits of a number. For values, also whether it separates a number from
+        """Return whether a bound is inside the digits of a number or, unless the text is a quote, between a number and
         its sign."""
         first, last = self.number_at(start), self.number_at(end)
         if any(each and each.core[0] < bound < each.core[1] for each, bound in ((first, start), (last, end))):
@@ -203,7 +204,7 @@ class Index:
         return bool(first and first.signed and first.core[0] == start and not is_quote)
 
     def widened(self, span: Span) -> Span | None:
-        """Return a span with the signs and units of the numbers at its bounds, or None if it cuts a number."""
+        """Return a span extended by the signs and units of the numbers at its bounds, or None if it cuts a number."""
         start, end = span
         for each in (self.number_at(start), self.number_at(end)):
             if each is None:
@@ -219,18 +220,18 @@ class Index:
         return any(each.end >= number.core[1] for each in self.dates[max(0, end - 3) : end])
 
     def is_struck(self, place: Place) -> bool:
-        """Return whether a place is struck through."""
+        """Return whether a place is in struck-through text."""
         return bool(self.struck) and is_within(self.struck, place.start, place.end)
 
     def is_page_number(self, place: Place) -> bool:
-        """Return whether a place is the number of a page, or of all pages, in a page header or footer."""
+        """Return whether a place is a page number or the number of pages in a page header or footer."""
         if not is_within(self.page_numbers, place.start, place.end):
             return False
         return not any(map(str.isalpha, self.content[place.start : place.end]))
 
     # ---- Rows and pages ---------------------------------------------------------------------------------------------
     def row_of(self, position: int) -> int:
-        """Return the index of the line or table row of a position."""
+        """Return the index of the row at a position. A row is a line or an HTML table row."""
         return bisect_right(self.rows, position)
 
     def rows_in(self, span: Span) -> range:
@@ -242,7 +243,7 @@ class Index:
         return start + (self.content[start : start + 1] == "\n"), end
 
     def row_starts(self, text: str) -> Iterator[int]:
-        """Yield the start positions of rows that start with a text."""
+        """Yield the positions of rows that start with a text."""
         position = self.content.find(text)
         while position >= 0:
             if self.row_span(self.row_of(position))[0] == position:
@@ -264,7 +265,7 @@ class Index:
         return CELL.split(self.content[start:end])
 
     def head_of(self, row: int) -> list[str]:
-        """Return the normalized names of the columns of a row in a table, or an empty list."""
+        """Return the normalized column names for a row of a table, or an empty list."""
         number = self.scales.table_at(self.row_span(row)[1] - 1)
         head = self.tables[number].head if number is not None else ""
         rows = list(rows_of(head, is_html="<t" in head))
@@ -272,8 +273,8 @@ class Index:
         return [fold(cell) for cell in names] if len(names) == len(self.cells(row)) else []
 
     def column_of(self, place: Place) -> tuple[str, int]:
-        """Return the kind and index of the column of a place in its row: `cell`, counted from the left, or in a row
-        without cells `number`, counted from the right."""
+        """Return the kind and index of a place's column: "cell", counted from the left or, in a row without cells,
+        "number", counted from the right."""
         start, end = self.row_span(self.row_of(place.start))
         cells = len(CELL.findall(self.content, start, place.start))
         if self.has_cells(self.row_of(place.start)):
@@ -282,7 +283,7 @@ class Index:
         return "number", len({each.core[1] for each in after})
 
     def bounds(self, pages: Span | None) -> Span:
-        """Return the start and end of a range of pages in the content. None stands for all pages."""
+        """Return the bounds of a range of pages in the content. None means all pages."""
         if pages is None:
             return 0, len(self.content)
         spans = [span for span in self.text.pages if pages[0] <= span.number <= pages[1]]

@@ -1,4 +1,4 @@
-"""The language of a document, and names of months."""
+"""Detection of the language of a document, and names of months."""
 
 import calendar
 import gettext
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import django
 
-# Words of each language that are frequent in any text.
+# Words that are frequent in every text of a language.
 FREQUENT = {
     "en": "the and of to in is for with on by this that from are as be not at or which",
     "de": "der die das und ist für mit von zu den dem ein eine nicht auf wird sind bei nach bis wir sie",
@@ -24,20 +24,20 @@ LANGUAGES: dict[str, list[str]] = {}
 for code, words in FREQUENT.items():
     for word in words.split():
         LANGUAGES.setdefault(word, []).append(code)
-MIN_WORDS = 3  # different ones, in lower case
-LEAD = 1.3  # times as many words as the second language
+MIN_WORDS = 3  # different frequent words, in lower case
+LEAD = 1.3  # the minimum ratio of frequent words to those of the second language
 MAX_TEXT = 200_000
 LETTERS = re.compile(r"[^\W\d_]+")
 
-# Languages whose numeric dates have the day first. English has both orders.
+# Languages whose numeric dates have the day first. English uses both orders.
 DAY_FIRST = frozenset({"de", "fr", "es", "it", "nl", "pt"})
 
 LOCALES = Path(django.__file__).parent / "conf" / "locale"
-# As Django's catalogs have them: full names, those of dates (genitives), and two kinds of abbreviations.
+# Django's catalogs contain full names, names in dates (genitives), and two kinds of abbreviations.
 CONTEXTS = ("alt. month", "abbrev. month")
 ABBREVIATED = ("Jan.", "Feb.", "March", "April", "May", "June", "July", "Aug.", "Sept.", "Oct.", "Nov.", "Dec.")
-# By month: names that Django does not have, an abbreviation of several months, and Roman numerals. Those of one letter
-# are words.
+# By month: names and abbreviations that Django does not have, and Roman numerals, except those of one letter, which are
+# words.
 MORE_MONTHS = (
     "jänner jaenner janv",
     "feber févr ii",
@@ -55,7 +55,7 @@ MORE_MONTHS = (
 
 
 def plain(word: str) -> str:
-    """Return a word in lower case without accents, which OCR and capitals often lose."""
+    """Return a word in lower case without accents, because OCR and capitalization often lose them."""
     return "".join(
         letter for letter in unicodedata.normalize("NFD", word.casefold()) if not unicodedata.combining(letter)
     )
@@ -63,7 +63,7 @@ def plain(word: str) -> str:
 
 @cache
 def months() -> dict[str, tuple[int, ...]]:
-    """Return the months that each name can stand for, in all languages of Django. Some have two."""
+    """Return the possible months of each name, in all languages of Django. Some names have two meanings."""
     found: defaultdict[str, set[int]] = defaultdict(set)
     for path in sorted(LOCALES.glob("*/LC_MESSAGES/django.mo")):
         with path.open("rb") as file:
@@ -80,14 +80,14 @@ def months() -> dict[str, tuple[int, ...]]:
 
 
 def months_of(word: str) -> tuple[int, ...]:
-    """Return the months that a word can stand for. In Hebrew, it may start with a preposition."""
+    """Return the possible months of a name. In Hebrew, it may start with a preposition."""
     name = plain(word)
     return months().get(name) or months().get(name.removeprefix("ב"), ())
 
 
 def language_of(text: str) -> str:
-    """Return the code of a document's language by its most frequent words, or "" if that does not decide. Names, such
-    as Los Angeles, have too few of them."""
+    """Return the code of a document's language, detected by frequent words, or "" if it is not certain. Several
+    different words are required, because names such as Los Angeles contain frequent words too."""
     counts: Counter[str] = Counter()
     distinct: Counter[str] = Counter()
     for word, count in Counter(LETTERS.findall(text[:MAX_TEXT])).items():

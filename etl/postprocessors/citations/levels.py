@@ -1,14 +1,14 @@
 """Levels of certainty of a citation, the most certain first.
 
-- `exact`: the quote contains the value as it is written, as whole words or numbers with their sign;
-- `normalized`: it contains the same number, date, or text in another notation that has one meaning;
-- `ambiguous`: it contains the value in a notation with several meanings, or several places may be meant;
-- `quote`: the quote is in the document. The value (a boolean, an enum value, or free text) was not checked;
-- `image`: the model read the value in the image of the page. The text does not have it, so it was not checked;
-- `computed`: the value is not in the document, but it is the sum or number of cited values;
+- `exact`: the quote contains the value literally, as whole words or as a number with its sign.
+- `normalized`: the quote contains the same number, date, or text in a different but unambiguous notation.
+- `ambiguous`: the notation in the quote has several meanings, or several places may be meant.
+- `quote`: the quote is in the document. The value (a boolean, an enum value, or free text) was not checked.
+- `image`: the model read the value in a page image. The text does not contain it, so it was not checked.
+- `computed`: the value is not in the document, but is the sum or the number of cited values.
 - `not_found`: the value is not in the document, or not in the row of its item that the model quoted.
 
-A value that a person has corrected has none of these, but `corrected`: its source is that person.
+A value that a person has corrected has the level `corrected` instead, because that person is its source.
 """
 
 EXACT, NORMALIZED, AMBIGUOUS, QUOTE, IMAGE, COMPUTED, NOT_FOUND = LEVELS = (

@@ -1,7 +1,7 @@
-"""Items of lists that mix the values of two rows, as when a model skips a row and puts its amount beside another name.
+"""Detection of list items that mix the values of two rows, such as the name of one row and the amount of another.
 
-An item may extend over several rows, so a value in another row than the rest is no error by itself. It is one if both
-rows are complete without the other: each has values of its own where the item has those of the other row.
+An item may span several rows, so a value in a different row than the others is not necessarily an error. It is an error
+if each of the two rows has its own value where the item has the value of the other row.
 """
 
 import re
@@ -25,13 +25,12 @@ CENTS = re.compile(r"[.,](\d{1,2})\D*\Z")
 WORD = re.compile(r"\S+")
 TEXT, NUMBER, DATE = "text", "number", "date"
 MAX_PARTS = 100  # of a row
-MAX_BEFORE = 20  # characters of a currency before a number
+MAX_BEFORE = 20  # characters before a number that may be its currency
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A cell of a table row, or a number, date, or text of a line. A text that starts in a cell may end in the next
-    row, beyond the other cells, which do not have it."""
+    """A cell of a table row, or a number, date, or text of a line."""
 
     kind: str
     start: int
@@ -39,6 +38,7 @@ class Part:
     is_cell: bool = False
 
     def overlaps(self, place: Place | None) -> bool:
+        # A value that starts in a cell may end in the next row. It belongs to that cell only, not to those in between.
         if place is None or (self.is_cell and place.start < self.start):
             return False
         return place.start < self.end and place.end > self.start
@@ -48,7 +48,7 @@ class Part:
 
 
 def downgrade(citations: Iterable[Citation], index: Index) -> None:
-    """Downgrade the values of an item that are in another row than its other values, if both rows are complete."""
+    """Downgrade values that are in a different row than the other values of their item, if the item mixes two rows."""
     items: defaultdict[str, list[Citation]] = defaultdict(list)
     for citation in citations:
         if citation.claim.item and citation.place:
@@ -74,15 +74,16 @@ def row_of(citation: Citation, index: Index) -> int:
 
 
 def own_row(values: list[Citation], index: Index) -> int:
-    """Return the row with the most values of an item; of several ones, that of a name, or the first."""
+    """Return the row with the most values of an item. Of several such rows, prefer one with a text value, then the
+    first."""
     counts = Counter(row_of(value, index) for value in values)
     named = {row_of(value, index) for value in values if kind_of(str(value.claim.value)) == TEXT}
     return max(counts, key=lambda row: (counts[row], row in named, -row))
 
 
 def is_mixed(value: Citation, values: list[Citation], own: int, index: Index) -> bool:
-    """Return whether the item's row has another value where the row of this value has it, and the row of this value has
-    another one where the item's row has a value of the item."""
+    """Return whether this value belongs to another item: the item's row has a different value in its position, and the
+    row of this value has different values in the positions of the item's values."""
     other = row_of(value, index)
     if index.has_cells(own) or index.has_cells(other):
         return are_of_one_table(own, other, index) and is_crossed(
@@ -97,7 +98,7 @@ def is_mixed(value: Citation, values: list[Citation], own: int, index: Index) ->
 
 
 def is_crossed(value: Citation, values: list[Citation], ours: list[Part], theirs: list[Part]) -> bool:
-    """Return whether both rows have parts of their own where the item has values of the other one."""
+    """Return whether each row has its own part in the position of a value that the item has from the other row."""
     if len(ours) != len(theirs):
         return False
     both = list(zip(ours, theirs, strict=True))
@@ -107,14 +108,14 @@ def is_crossed(value: Citation, values: list[Citation], ours: list[Part], theirs
 
 
 def is_other(value: Citation, part: Part, opposite: Part, values: list[Citation]) -> bool:
-    """Return whether the part opposite to that of a value has another one, which no value of the item is cited by."""
+    """Return whether the opposite part has a different value of the same kind, which no value of the item cites."""
     places = value.claim.places_in((opposite.start - MAX_BEFORE, opposite.end))
     is_used = any(opposite.overlaps(place) for place in (*places, *(each.place for each in values)))
     return part.kind == opposite.kind and not is_used
 
 
 def are_of_one_table(one: int, other: int, index: Index) -> bool:
-    """Return whether two rows are in one table, or in tables with the same head. The first row may be the head."""
+    """Return whether two rows are in the same table, or in tables with the same head."""
     tables = [table_of(row, index) for row in (one, other)]
     heads = [table.head if table else "" for table in tables]
     return all(tables) and (tables[0] == tables[1] or heads[0] == heads[1])
@@ -129,19 +130,19 @@ def table_of(row: int, index: Index) -> Table | None:
 
 # ---- Parts ----------------------------------------------------------------------------------------------------------
 def cells_in(row: int, index: Index) -> list[Part]:
-    """Return the cells of a table row. Those without words have no kind."""
+    """Return the cells of a table row. The kind of cells without words is ""."""
     spans = [parts[0] if parts else (0, 0) for parts in cells_of(index, row)]
     return [Part(kind_of(index.content[start:end]), start, end, is_cell=True) for start, end in spans]
 
 
 def lines_in(row: int, index: Index) -> tuple[list[Part], list[Part]]:
-    """Return the parts of a line, and those where whole numbers are text, as in `Lamp 40 W`."""
+    """Return the parts of a line in two readings. In the second one, whole numbers are text, as in `Lamp 40 W`."""
     parts = list(parts_of(index.row_span(row), index))
     return merged(parts), merged(replace(part, kind=TEXT) if part.kind == NUMBER else part for part in parts)
 
 
 def parts_of(span: Span, index: Index) -> Iterator[Part]:
-    """Yield the words of a line. Amounts with other decimals, and labels, are of other kinds."""
+    """Yield the words of a line. The kind of a number includes its decimal places, and that of a label its colon."""
     for match in islice(WORD.finditer(index.content, *span), MAX_PARTS):
         word = match.group()
         if kind := kind_of(word):
@@ -150,7 +151,7 @@ def parts_of(span: Span, index: Index) -> Iterator[Part]:
 
 
 def merged(parts: Iterable[Part]) -> list[Part]:
-    """Return the parts with neighboring texts as one."""
+    """Return the parts with consecutive texts joined."""
     found: list[Part] = []
     for part in parts:
         if found and part.kind.startswith(TEXT) and found[-1].kind == TEXT:
@@ -161,7 +162,7 @@ def merged(parts: Iterable[Part]) -> list[Part]:
 
 
 def kind_of(text: str) -> str:
-    """Return the kind of a text: a date, a number, maybe with a currency, another text, or nothing ("")."""
+    """Return the kind of a text: a date, a number (maybe with a currency), other text, or "" for no words."""
     if DAY.fullmatch(text.strip()):
         return DATE
     words = [word for word in text.split() if any(map(str.isalnum, word)) and not MONEY.fullmatch(word)]

@@ -1,8 +1,8 @@
-"""Text around a number, beyond spaces, markup, cell bounds, a line break, and a currency: signs, brackets, scales, and
-other digits.
+"""Detection of signs, brackets, and scales around a number that are not directly attached to it.
 
-A reader sees `- **500.00**`, `| (500.00 | ) |`, or `500 EUR million` as one amount. What is found here makes a number
-ambiguous; the notations that have one meaning are read in `numbers`.
+Spaces, markup, cell bounds, a line break, or a currency may be in between. A reader sees `- **500.00**`,
+`| (500.00 | ) |`, or `500 EUR million` as one amount. Such neighbors make a number ambiguous. `numbers` reads the
+unambiguous notations.
 """
 
 import re
@@ -23,11 +23,11 @@ from etl.postprocessors.citations.units import (
 )
 
 Span = tuple[int, int]
-SPACES = f" \u00a0\t{FILLER}^\"'“”„«»"  # and footnote marks and quotation marks
+SPACES = f" \u00a0\t{FILLER}^\"'“”„«»"  # also footnote marks and quotation marks
 GAP = rf"[{SPACES}]"
-REACH = 300  # characters that are skipped
-TABLE = 4_000  # characters of a table before and after a cell that are compared
-TRIANGLES = "△▲▽▼⁻˗₋÷⁃"  # a minus in Japanese and Danish accounts
+REACH = 300  # the maximum number of characters to skip
+TABLE = 4_000  # characters of a table before and after a cell that are searched for its column
+TRIANGLES = "△▲▽▼⁻˗₋÷⁃"  # minus signs, for example in Japanese and Danish accounts
 DASHES = "-–—―‒−"
 SHORT_SIDES = frozenset(("H", "S", "D", "C", "OD"))
 COMMERCIAL_MINUS = re.compile(r"(?:\./\.|[-–—]/)\Z")  # `./. 500.00`, `-/500.00`
@@ -38,15 +38,15 @@ SIGN_HEADS = frozenset(re.findall(r"\w+", "sign vorzeichen signo signe segno"))
 WORD_BEFORE = re.compile(rf"(?:[^\W\d_]{{1,20}}\.?)?[{SYMBOLS}]?\Z")
 WORD_AFTER = re.compile(rf"{GAP}{{0,20}}\n?{GAP}{{0,20}}\(?(?P<word>[^\W\d_][^\s|\d,;:()/{FILLER}]{{0,15}})")
 LIKE_CURRENCY = re.compile(rf"{CURRENCY}|[A-Z]{{2,4}}|[A-Z][A-Za-z]{{0,2}}[A-Z]|[A-Za-z]{{0,3}}[{SYMBOLS}]")
-SHORT = 5  # letters of a word that may be a currency, if a sign or bracket is attached to it
+SHORT = 5  # letters up to which a word with an attached sign or bracket may be a currency
 SYMBOLS_OF_TEXT = frozenset("=|+^№©®✓✔●■►")
-# `≤ 500.00` and `~500.00` may not be 500.00.
+# Marks of bounds and estimates: `≤ 500.00`, `~500.00`.
 QUALIFIERS = frozenset("<>≤≥≦≧⩽⩾≲≳≈≃≅≒~∼±≠")
 ARROW_OR_QUOTE = re.compile(rf"(?:[-=–—]|(?:^|\n)[>{SPACES}]*)>\Z")
 
 
 def skip(plain: str, position: int, step: int) -> int:
-    """Return the first position from here that has a text beside it: not spaces, markup, or footnote marks."""
+    """Return the first position from here that is next to text, after spaces, markup, and footnote marks."""
     limit = max(0, position - REACH) if step < 0 else min(len(plain), position + REACH)
     while position != limit and plain[position - (step < 0)] in SPACES:
         position += step
@@ -54,7 +54,7 @@ def skip(plain: str, position: int, step: int) -> int:
 
 
 def skip_cells(plain: str, position: int, step: int) -> int:
-    """Return the first position from here that has a text beside it: in the same cell or in the next one with text."""
+    """Return the first position from here that is next to text, in this cell or in the next cell with text."""
     here = skip(plain, position, step)
     while plain[here - 1 : here] == "|" if step < 0 else plain[here : here + 1] == "|":
         here = skip(plain, here + step, step)
@@ -62,7 +62,7 @@ def skip_cells(plain: str, position: int, step: int) -> int:
 
 
 def is_of(char: str, category: str) -> bool:
-    """Return whether a character is of a Unicode category, or of one that starts so."""
+    """Return whether a character's Unicode category starts with this text."""
     return bool(char) and unicodedata.category(char).startswith(category)
 
 
@@ -75,7 +75,7 @@ def row_start(plain: str, position: int) -> int:
 
 
 def is_qualified(plain: str, start: int) -> bool:
-    """Return whether a number is a bound or an estimate: after `<` or `≈`. A quote of an email starts with `>`, too."""
+    """Return whether a number is a bound or an estimate, such as `< 5` or `≈ 5`. A `>` may also be an email quote."""
     for position, _ in positions_before(plain, start):
         mark = plain[position - 1 : position]
         if mark == "=" and plain[position - 2 : position - 1] in (*QUALIFIERS, "!"):
@@ -87,7 +87,7 @@ def is_qualified(plain: str, start: int) -> bool:
 
 # ---- Signs ----------------------------------------------------------------------------------------------------------
 def sign_around(plain: str, start: int, end: int, *, is_amount: bool) -> Span | None:
-    """Return the span of a number with a sign, brackets, or a side of an account around it, or None."""
+    """Return the span of a number with its sign, brackets, or debit or credit mark, or None if it has none of them."""
     low = minus_before(plain, start, end)
     if low is not None:
         return low, end
@@ -102,7 +102,8 @@ def sign_around(plain: str, start: int, end: int, *, is_amount: bool) -> Span | 
 
 
 def minus_before(plain: str, start: int, end: int) -> int | None:
-    """Return the start of the sign before a number: a mark or word beside it, in the line above, or in its label."""
+    """Return the start of the sign before a number, or None. The sign is a mark or word beside it, in the line above,
+    or in its label."""
     for position, is_attached in positions_before(plain, start):
         is_mark = plain[position - 1 : position] in ("/", ".")
         if is_mark and COMMERCIAL_MINUS.search(plain, max(0, position - 3), position):
@@ -117,25 +118,25 @@ def minus_before(plain: str, start: int, end: int) -> int | None:
 
 
 def line_above(plain: str, start: int) -> int:
-    """Return the end of the line above a number that is the first in its own, or 0."""
+    """Return the end of the line above if the number is the first text of its line, or 0."""
     here = skip(plain, start, -1)
     return skip(plain, here - 1, -1) if plain[here - 1 : here] == "\n" else 0
 
 
 def line_below(plain: str, end: int) -> int:
-    """Return the start of the line below a number that is the last in its own, or 0."""
+    """Return the start of the line below if the number is the last text of its line, or 0."""
     here = skip(plain, end, 1)
     return skip(plain, here + 1, 1) if plain[here : here + 1] == "\n" else 0
 
 
 def is_minus_above(plain: str, position: int) -> bool:
-    """Return whether a line ends with a sign: not with the hyphen of a word, nor a line of dashes."""
+    """Return whether a line ends with a sign, as opposed to a hyphenated word or a line of dashes."""
     mark, before = plain[position - 1 : position], plain[position - 2 : position - 1]
     return mark in tuple(DASHES + TRIANGLES) and before in tuple(SPACES)
 
 
 def label_of_minus(plain: str, start: int) -> int | None:
-    """Return the start of a number's row if it starts with a word for minus: `Less: discount of 2 % 500.00`."""
+    """Return the start of a number's row if it starts with a word for minus, as in `Less: discount of 2 % 500.00`."""
     row = row_start(plain, start)
     label = RATE.sub("", plain[row:start].strip(SPACES + "|"))
     found = LABEL_OF_MINUS.match(label) if start - row <= MAX_LABEL else None
@@ -145,7 +146,7 @@ def label_of_minus(plain: str, start: int) -> int | None:
 
 
 def brackets_around(plain: str, lows: list[int], highs: list[int], *, is_amount: bool) -> Span | None:
-    """Return the span of a number in brackets. A word may be in them if the number is an amount."""
+    """Return the span of a number in brackets, or None. If it is an amount, the brackets may also contain a word."""
     first = next((each for each, position in enumerate(lows) if is_of(plain[position - 1 : position], "Ps")), None)
     last = next((each for each, position in enumerate(highs) if is_of(plain[position : position + 1], "Pe")), None)
     if first is None or last is None:
@@ -155,8 +156,8 @@ def brackets_around(plain: str, lows: list[int], highs: list[int], *, is_amount:
 
 
 def positions_before(plain: str, start: int) -> Iterator[tuple[int, bool]]:
-    """Yield the position after the text before a number, and that before a short word between them, with whether the
-    word is attached to it."""
+    """Yield the position where the text before a number ends. If the number follows a short word, such as a currency,
+    also yield the position where the text before the word ends. The flag is false if a space precedes the word."""
     here = skip_cells(plain, start, -1)
     yield here, True
     word = WORD_BEFORE.search(plain, max(0, here - 12), here)
@@ -168,8 +169,8 @@ def positions_before(plain: str, start: int) -> Iterator[tuple[int, bool]]:
 
 
 def positions_after(plain: str, end: int) -> Iterator[tuple[int, bool]]:
-    """Yield the position before the text after a number, and that behind a word between them, with whether only a
-    currency can be between them."""
+    """Yield the position where the text after a number starts. If it starts with a word, also yield the position after
+    the word. The flag is whether nothing but a currency is in between."""
     here = skip_cells(plain, end, 1)
     yield here, True
     if word := WORD_AFTER.match(plain, here):
@@ -177,7 +178,7 @@ def positions_after(plain: str, end: int) -> Iterator[tuple[int, bool]]:
 
 
 def words_before(plain: str, start: int) -> Iterator[tuple[str, int]]:
-    """Yield the word before a number with its start, and the one before that if it can be a currency."""
+    """Yield the word before a number and its start and, if it may be a currency, also the word before it."""
     for _ in range(2):
         here = skip(plain, start, -1)
         here -= plain[here - 1 : here] == ")"
@@ -191,7 +192,7 @@ def words_before(plain: str, start: int) -> Iterator[tuple[str, int]]:
 
 
 def words_after(plain: str, end: int) -> Iterator[tuple[str, int, int]]:
-    """Yield the word after a number with its start and end, and the one after that if it can be a currency."""
+    """Yield the word after a number and its bounds and, if it may be a currency, also the word after it."""
     for _ in range(2):
         word = WORD_AFTER.match(plain, end)
         if word is None:
@@ -203,8 +204,8 @@ def words_after(plain: str, end: int) -> Iterator[tuple[str, int, int]]:
 
 
 def is_minus_before(plain: str, position: int, start: int, end: int, *, is_attached: bool) -> bool:
-    """Return whether a character before a number may be its sign. A bullet, a hyphen of a word, and an empty cell are
-    not."""
+    """Return whether a character before a number may be its sign, as opposed to a bullet, a hyphen, or the mark of an
+    empty cell."""
     mark = plain[position : position + 1] if position >= 0 else ""
     if not mark or mark not in DASHES + TRIANGLES or not (is_attached or plain[position + 1 : position + 2] in SPACES):
         return False
@@ -220,7 +221,7 @@ def is_minus_before(plain: str, position: int, start: int, end: int, *, is_attac
 
 
 def is_minus_after(plain: str, position: int) -> bool:
-    """Return whether a dash after a number is a sign: at the end of its cell, before a currency, or in its own cell."""
+    """Return whether a dash after a number is a sign: at the end of a cell, before a currency, or in the next cell."""
     if plain[position : position + 1] not in tuple(DASHES):
         return False
     if plain[skip(plain, position, -1) - 1 : position].strip(SPACES).startswith("|"):
@@ -233,13 +234,13 @@ def is_minus_after(plain: str, position: int) -> bool:
 
 
 def is_sign_cell(plain: str, position: int) -> bool:
-    """Return whether a cell has nothing but a sign, in a column that has neither numbers nor words."""
+    """Return whether a cell only contains a sign, and its column contains neither numbers nor words."""
     cell, cells = column_at(plain, position)
     return not set(cell) - set(DASHES + TRIANGLES) and not any(map(is_content, cells))
 
 
 def column_at(plain: str, position: int) -> tuple[str, list[str]]:
-    """Return the text of the cell at a position, and those of its column."""
+    """Return the text of the cell at a position, and the texts of its column."""
     low = max(0, position - TABLE)
     rows = plain[low : position + TABLE].split("\n")
     own = plain.count("\n", low, position)
@@ -254,7 +255,7 @@ def is_content(cell: str) -> bool:
 
 
 def side_after(plain: str, start: int, end: int, *, is_amount: bool) -> Span | None:
-    """Return the span of a number before `CR`, debit, and similar words."""
+    """Return the span of a number with the debit or credit mark after it, such as `CR`, or None."""
     for text, low, high in words_after(plain, end):
         is_side = text.rstrip(".").casefold() in SIDES or (is_amount and text in SHORT_SIDES)
         if is_side and "\n" not in plain[end:low]:
@@ -265,8 +266,8 @@ def side_after(plain: str, start: int, end: int, *, is_amount: bool) -> Span | N
 
 
 def is_side_cell(plain: str, position: int, *, is_amount: bool) -> bool:
-    """Return whether a cell has nothing but a side. A letter is one if its column has no others: S, M, and L are
-    sizes."""
+    """Return whether a cell only contains a debit or credit mark. A letter is a mark only if its column contains no
+    other letters, because S, M, and L may be sizes."""
     cell, cells = column_at(plain, position)
     if cell.rstrip(".").casefold() in SIDES:
         return True
@@ -279,13 +280,13 @@ SCALE_WORD = re.compile(SCALE, re.IGNORECASE)
 
 @lru_cache(maxsize=20_000)
 def scale_of(word: str) -> str:
-    """Return the scale that a text starts with, or an empty text."""
+    """Return the scale word that a text starts with, or ""."""
     match = SCALE_WORD.match(word)
     return match.group() if match else ""
 
 
 def scale_around(plain: str, start: int, end: int) -> tuple[str, Span] | None:
-    """Return a scale word beside a number, also beyond its currency, with the span of both."""
+    """Return a scale word beside a number or its currency, and the span of both, or None."""
     for word, _, high in words_after(plain, end):
         if scale := scale_of(word):
             return scale, (start, high - len(word) + len(scale))

@@ -1,7 +1,7 @@
-"""Numbers in a text: tokens with sign, grouping, unit, and scale, and the values that each can stand for.
+"""Numbers in a text: tokens with sign, digit groups, unit, and scale, and their possible values.
 
-A token is read in the document's own convention if its other numbers show one: `1.234` is a thousand in a document with
-`12,50`. Otherwise both values are possible.
+A token is read in the convention that the other numbers of the document show: `1.234` is more than a thousand in a
+document with `12,50`. Without a known convention, both values are possible.
 """
 
 import re
@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
-from etl.postprocessors.citations.characters import FILLER, FRACTIONS, has_no_bounds, prepared, without_markup
+from etl.postprocessors.citations.characters import FILLER, FRACTIONS, has_no_bounds, search_text, without_markup
 from etl.postprocessors.citations.conventions import Convention, Digits, read_digits
 from etl.postprocessors.citations.neighbors import Span, is_qualified, scale_around, sign_around
 from etl.postprocessors.citations.parts import is_part, is_split
 from etl.postprocessors.citations.scales import beside, is_near, units_in
 from etl.postprocessors.citations.units import CURRENCY, LETTERS, ONE, PERCENT, SCALE, SCALED, UNIT, scales_of
 
-# Digits with separators. Groups may be separated by spaces; whether those are one number is decided later.
+# Digits with separators. Groups may be separated by spaces. It is decided later whether these are one number.
 CORE = re.compile(
     r"\d{1,3}(?:[ \u00a0]\d{3})+(?:[.,٫]\d+)?(?![.,'٫٬]?\d)"
     r"|\d+(?:[.,'٫٬]\d+)*"
@@ -41,11 +41,11 @@ MAX_DIGITS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """A number token: `text[start:end]` with its sign, parentheses, unit, and scale; `core` is the digits' span, and
-    `reach` the span of everything that changes the value.
+    """A number token: `text[start:end]` with its sign, parentheses, unit, and scale.
 
-    `sure`: the values that it has in the document; several are the same one, as 19 % and 0.19. `possible`: values that
-    it may have. `literal`: its sign and digits, if they are in the notation of JSON.
+    `core`: the span of the digits. `reach`: the span of everything that affects the value. `sure`: its certain values;
+    several are equivalent, such as 19 % and 0.19. `possible`: values that it may have. `literal`: its sign and digits,
+    if they are written as in JSON.
     """
 
     start: int
@@ -62,7 +62,7 @@ class Number:
 
 @dataclass(slots=True, kw_only=True)
 class FoundNumber:
-    """A token before the document's convention is known. `signs`: the factors that its sign can stand for."""
+    """A token before the document's convention is known. `signs`: the possible factors of its sign, 1 and -1."""
 
     start: int
     end: int
@@ -72,27 +72,27 @@ class FoundNumber:
     signs: tuple[int, ...] = (1,)
     sign: str = ""
     has_dash: bool = False
-    is_unsure: bool = False  # in a range, a ratio, or a compound
+    is_unsure: bool = False  # it is in a range, ratio, or compound, or may be part of another number
     percent: Decimal | None = None
     scale: str = ""
     is_scale_unsure: bool = False
     factor: Decimal | None = None
     letter: str = ""
     has_currency: bool = False
-    far_scales: tuple[Decimal, ...] = ()  # that the head of its table or a note names
+    far_scales: tuple[Decimal, ...] = ()  # from the head of its table, or from a note
     is_in_scaled_column: bool = False
     label_scales: tuple[Decimal, ...] = ()
-    is_alone: bool = False  # in its cell, after a colon, or after a currency
+    is_alone: bool = False  # it is alone in a cell, after a colon, or after a currency
 
     @property
     def is_amount(self) -> bool:
-        """Return whether the token is certainly not a time, section, or version."""
+        """Whether the token is certainly not a time, section, or version."""
         return self.has_currency or bool(self.percent) or bool(self.scale) or self.signs == (-1,)
 
 
 def find(text: str, offset: int = 0, *, excluded: "list[tuple[int, int]] | None" = None) -> Iterator[FoundNumber]:
-    """Yield the tokens of a text. `offset`: its position in the whole. `excluded`: spans whose digits have another
-    meaning, such as numeric dates."""
+    """Yield the tokens of a text. `offset`: the position of the text in the document. `excluded`: spans with a
+    different meaning, such as numeric dates. Their tokens are marked as unsure."""
     plain = without_markup(text)
     units = units_in(plain)
     spans = iter(sorted(excluded or ()))
@@ -100,7 +100,7 @@ def find(text: str, offset: int = 0, *, excluded: "list[tuple[int, int]] | None"
     for match in CORE.finditer(plain):
         while span and span[1] <= match.start():
             span = next(spans, None)
-        found = token(plain, match.start(), match.end(), units)
+        found = read_token(plain, match.start(), match.end(), units)
         if found is None:
             continue
         found.is_unsure = found.is_unsure or bool(span and span[0] < match.end())
@@ -110,8 +110,8 @@ def find(text: str, offset: int = 0, *, excluded: "list[tuple[int, int]] | None"
         yield found
 
 
-def token(plain: str, start: int, end: int, units: list[int]) -> FoundNumber | None:
-    """Return the token whose digits are `plain[start:end]`, or None if they are part of a word."""
+def read_token(plain: str, start: int, end: int, units: list[int]) -> FoundNumber | None:
+    """Return the token with the digits `plain[start:end]`, or None if they are not a number or are part of a word."""
     digits = read_digits(plain[start:end]) if end - start <= MAX_DIGITS else None
     if digits is None:
         return None
@@ -136,7 +136,7 @@ def token(plain: str, start: int, end: int, units: list[int]) -> FoundNumber | N
 
 
 def is_inside_word(plain: str, found: FoundNumber) -> bool:
-    """Return whether letters, or marks of identifiers, are attached to the token."""
+    """Return whether letters or marks of identifiers are attached to the token."""
     before, after = plain[found.start - 1 : found.start], plain[found.end : found.end + 1]
     first, far = plain[found.start], plain[found.start - 2 : found.start - 1]
     has_letter = before.isalpha() and not has_no_bounds(before)
@@ -161,10 +161,10 @@ def read_amount(found: FoundNumber, before: re.Match[str], after: re.Match[str])
     if after["fraction"]:
         part = Decimal(FRACTIONS[after["fraction"][-1]])
         found.is_unsure = len(after["fraction"]) > 1
-        found.digits = found.digits.changed(lambda value: value + part)
+        found.digits = found.digits.map_values(lambda value: value + part)
     if after["exponent"]:
         factor = Decimal(f"1{after['exponent']}")
-        found.digits = found.digits.changed(lambda value: value * factor)
+        found.digits = found.digits.map_values(lambda value: value * factor)
 
 
 def read_sign(plain: str, found: FoundNumber, before: re.Match[str], after: re.Match[str]) -> None:
@@ -185,13 +185,14 @@ def read_sign(plain: str, found: FoundNumber, before: re.Match[str], after: re.M
         is_amount = (found.digits.has_separator or found.has_currency) and "%" not in after.group()
         found.signs = (-1,) if is_amount else (1, -1)
     else:
-        # A parenthesis that opens or closes elsewhere is not part of the number.
+        # An unpaired parenthesis is not part of the number.
         found.start += len(before["open"] or "")
         found.end -= len(after["close"] or "")
 
 
 def signs_of_dash(plain: str, found: FoundNumber, before: re.Match[str]) -> tuple[int, ...]:
-    """Return the meanings of a dash before a number: minus, a range, a bullet, or a dash between words."""
+    """Return the possible factors of a dash before a number. It may be a minus, a range, a bullet, or a dash between
+    words."""
     position = found.start
     previous = text_before(plain, position)[-1:]
     adjacent = plain[position - 1 : position]
@@ -230,7 +231,7 @@ def read_neighbors(plain: str, found: FoundNumber, before: re.Match[str]) -> Non
 
 
 def read_around(plain: str, found: FoundNumber, units: list[int]) -> None:
-    """Mark a number as ambiguous if its neighbors may be parts of it."""
+    """Mark a token as ambiguous if its neighbors may be parts of the number."""
     start, end = found.start, found.end
     if plain[start - 1 : start] == "%" and not plain[start - 2 : start - 1].isdecimal() and not found.percent:
         found.percent = Decimal(100)
@@ -253,7 +254,7 @@ def read_around(plain: str, found: FoundNumber, units: list[int]) -> None:
 
 # ---- Values ---------------------------------------------------------------------------------------------------------
 def read(found: FoundNumber, text: str, convention: Convention, *, language: str, offset: int = 0) -> Iterator[Number]:
-    """Yield the numbers of a token: one, or also its parts if it may be two numbers with a space between them."""
+    """Yield the number of a token and, if it may be several numbers separated by spaces, also its parts."""
     digits = found.digits
     if digits.soft and not found.is_alone and convention.spaces is not True:
         is_split = convention.spaces is False
@@ -266,7 +267,7 @@ def read(found: FoundNumber, text: str, convention: Convention, *, language: str
 
 def parts(found: FoundNumber, text: str, convention: Convention, *, is_split: bool, offset: int) -> Iterator[Number]:
     low, high = found.core
-    for match in re.finditer(r"[^ \u00a0]+", prepared(text[low - offset : high - offset])):
+    for match in re.finditer(r"[^ \u00a0]+", search_text(text[low - offset : high - offset])):
         digits = read_digits(match.group())
         if digits is None:
             continue
@@ -287,7 +288,7 @@ def parts(found: FoundNumber, text: str, convention: Convention, *, is_split: bo
 def number(found: FoundNumber, text: str, convention: Convention, *, language: str, offset: int) -> Number:
     values = found.digits.values(convention)
     exact = tuple(value * sign for value in values for sign in found.signs)
-    extra, possible = scaled(found, language)
+    extra, possible = unit_factors(found, language)
     is_sure = len(exact) == 1 and not found.is_unsure and not found.digits.is_code
     sure = tuple(value * factor for value in exact for factor in extra)
     maybe = tuple(value * factor for value in exact for factor in possible)
@@ -310,8 +311,8 @@ def number(found: FoundNumber, text: str, convention: Convention, *, language: s
     )
 
 
-def scaled(found: FoundNumber, language: str) -> tuple[tuple[Decimal, ...], tuple[Decimal, ...]]:
-    """Return the factors of a token's unit that are sure, and those that are possible."""
+def unit_factors(found: FoundNumber, language: str) -> tuple[tuple[Decimal, ...], tuple[Decimal, ...]]:
+    """Return the certain factors of a token's unit or scale, and the possible ones."""
     one = ONE
     if found.percent:
         return (one, 1 / found.percent), ()

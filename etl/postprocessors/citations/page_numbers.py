@@ -1,4 +1,4 @@
-"""Page numbers in page headers and footers. They are evidence only for page numbers and numbers of pages."""
+"""Detection of page numbers in page headers and footers. They are evidence only for fields about page numbers."""
 
 import re
 from bisect import bisect_right
@@ -15,16 +15,16 @@ NAMED = re.compile(
     r"|第\s{0,3}\d{1,5}\s{0,3}[页頁ペ]",
     re.IGNORECASE,
 )
-# "- 21 -", if it differs from the page's number by as much as on another page.
+# "- 21 -". It is a page number if its difference from the index of the page is the same on another page.
 BARE = re.compile(rf"[\W_]{{0,10}}(\d{{1,5}})(?:{OF}\d{{1,5}})?[\W_]{{0,10}}")
 LINE = re.compile(r"[^\n]*\S[^\n]*")
 Span = tuple[int, int]
 
 
 def page_numbers(pages: Iterable[tuple[int, int, str]]) -> list[Span]:
-    """Return the spans of page numbers, in order. A page is its number, its position, and its text."""
+    """Return the spans of page numbers, in order. A page is its index, its position, and its text."""
     named: list[Span] = []
-    bare: defaultdict[int, list[Span]] = defaultdict(list)  # by the difference from the page
+    bare: defaultdict[int, list[Span]] = defaultdict(list)  # by the difference from the page's index
     for number, start, text in pages:
         for low, high in edges(text):
             line = text[low:high]
@@ -35,14 +35,14 @@ def page_numbers(pages: Iterable[tuple[int, int, str]]) -> list[Span]:
 
 
 def named_in(line: str) -> Iterator[re.Match[str]]:
-    """Yield the page numbers at the start and the end of a line. Others are references."""
+    """Yield the page numbers at the start and the end of a line. In the middle, they are references to pages."""
     for match in NAMED.finditer(line):
         if not (any(map(str.isalnum, line[: match.start()])) and any(map(str.isalnum, line[match.end() :]))):
             yield match
 
 
 def edges(text: str) -> Iterator[Span]:
-    """Yield the spans of the first and last lines of a page that have text."""
+    """Yield the spans of the first and last nonempty lines of a page."""
     lines = [match.span() for match in LINE.finditer(text)]
     yield from lines[:EDGE]
     yield from lines[max(EDGE, len(lines) - EDGE) :]

@@ -1,4 +1,4 @@
-"""Parts of numbers: tokens with other digits attached to them, or beyond a space, a line break, or a bar."""
+"""Detection of tokens that may be only a part of a number, because other digits are beside them."""
 
 import re
 
@@ -21,9 +21,9 @@ from etl.postprocessors.citations.neighbors import (
 POWER = re.compile(rf"{GAP}{{0,4}}[×x·⋅]?{GAP}{{0,4}}10[\^⁻]")
 FRACTION = re.compile(r"[ \u00a0]\d{1,2}/\d{1,2}(?![\d/])")
 GLUE = (FILLER, "\u00a0")
-# Between digits, these are read elsewhere, or separate numbers.
+# Between digits, these separate numbers, or are handled elsewhere.
 SEPARATORS = frozenset(' \u00a0\t\n|-–—/:;=()[]"%‰^')
-# Digits before and after a number that may be parts of it: `2, 500.00`, `1` and `500.00` in two lines, `1|500.00`.
+# Digits beside a number that may be part of it, as in `2, 500.00`, `1|500.00`, or `1` and `500.00` in two lines.
 LEFT = re.compile(
     rf"(?<![\d.,'])(?P<digits>\d[\d.,']{{0,20}}(?<=\d))(?P<mark>{GAP}{{0,2}}[.,']?){GAP}{{0,2}}\n?{GAP}{{0,2}}\Z"
 )
@@ -34,33 +34,33 @@ LIST_CONTINUES = re.compile(rf"[,;]{GAP}\d")
 
 
 def is_part(plain: str, start: int, end: int, core: Span) -> bool:
-    """Return whether digits beside a number belong to it, or an unknown symbol is attached to its start."""
-    before, after = glued(plain, start, -1), glued(plain, end, 1)
+    """Return whether digits beside a number may belong to it, or an unknown symbol is attached to its start."""
+    before, after = skip_glue(plain, start, -1), skip_glue(plain, end, 1)
     left, right = plain[before - 1 : before], plain[after : after + 1]
     if left.isdecimal() or right.isdecimal() or right == "…" or (is_symbol(left) and before == start):
         return True
-    beyond, further = glued(plain, before - 1, -1), glued(plain, after + 1, 1)
-    if is_joint(left, plain[beyond - 1 : beyond]) or is_joint(right, plain[further : further + 1]):
+    beyond, further = skip_glue(plain, before - 1, -1), skip_glue(plain, after + 1, 1)
+    if is_joined_digit(left, plain[beyond - 1 : beyond]) or is_joined_digit(right, plain[further : further + 1]):
         return True
     is_raised = plain.startswith("^^", core[1]) and plain[core[0] : core[1]].isdecimal()  # cents
     is_power = plain[core[0] : core[1]] == "10" and right in ("^", "⁻")
     return is_raised or is_power or bool(POWER.match(plain, core[1]) or FRACTION.match(plain, core[1]))
 
 
-def glued(plain: str, position: int, step: int) -> int:
-    """Return the first position from here that has something other than markup and hard spaces beside it."""
+def skip_glue(plain: str, position: int, step: int) -> int:
+    """Return the first position from here that is not next to markup or a no-break space."""
     while plain[position - 1 : position] in GLUE if step < 0 else plain[position : position + 1] in GLUE:
         position += step
     return position
 
 
-def is_joint(mark: str, beyond: str) -> bool:
+def is_joined_digit(mark: str, beyond: str) -> bool:
     return bool(mark) and beyond.isdecimal() and mark not in SEPARATORS and not mark.isalnum() and not is_of(mark, "Sc")
 
 
 def is_split(plain: str, core: Span) -> bool:
-    """Return whether a number and the digits before or after it may be one, with a separator and a space, a line break,
-    or a `|` between them. Not in a list, as `10, 12, 500`, and not after the number of an item, as `2. 500.00`."""
+    """Return whether a number and the digits before or after it may be one number that a space, a line break, or a `|`
+    splits. Lists such as `10, 12, 500` and numbered items such as `2. 500.00` are excluded."""
     start, end = core
     low = max(0, start - MAX_LABEL)
     own = plain[start:end]
@@ -78,7 +78,7 @@ def is_split(plain: str, core: Span) -> bool:
 
 
 def begins_number(plain: str, left: re.Match[str]) -> bool:
-    """Return whether digits can start a number, and are not an item of a list, its number, or a cell of its own."""
+    """Return whether digits may start a number, and are not a list item, the number of an item, or a separate cell."""
     before = plain[row_start(plain, left.start()) : left.start()].strip(SPACES + "|")
     return before[-1:] not in (",", ";") if before else not (left["mark"] or "\n" in left.group())
 
@@ -88,7 +88,8 @@ def has_words_before(plain: str, start: int) -> bool:
 
 
 def is_at_lone_bar(plain: str, start: int, end: int) -> bool:
-    """Return whether digits are before and after the only `|` of three lines: it does not separate cells."""
+    """Return whether a number and other digits are on both sides of the only `|` in three lines. It is not a cell
+    separator then."""
     bar = start - 1 if plain[start - 1 : start] == "|" else end
     if not (plain[bar : bar + 1] == "|" and plain[bar - 1 : bar].isdecimal() and plain[bar + 1 : bar + 2].isdecimal()):
         return False
@@ -97,7 +98,8 @@ def is_at_lone_bar(plain: str, start: int, end: int) -> bool:
 
 
 def makes_number(left: str, mark: str, right: str, plain: str, end: int) -> bool:
-    """Return whether two texts with digits make a number: by a group of three, or two decimals where an amount ends."""
+    """Return whether two parts form a number: the second one is a group of three digits, or two decimal places at the
+    end of an amount."""
     whole = right[: next((position for position, char in enumerate(right) if not char.isdecimal()), len(right))]
     mark = mark.strip(SPACES)
     if not mark:

@@ -1,15 +1,15 @@
-"""Quotes as they are shown: part of one page, at word bounds, and never inside a number."""
+"""The quotes of citations. A quote is on one page, starts and ends at word bounds, and does not cut a number."""
 
-from etl.postprocessors.citations.characters import edge
+from etl.postprocessors.citations.characters import cut_kind
 from etl.postprocessors.citations.index import Index, Place, Span
 
 MAX_QUOTE = 200
 MAX_TAG = 300
-MARGIN = 40  # characters of a long row that are shown on either side of a value
+MARGIN = 40  # characters of a long row to include on each side of a value
 
 
 def quote_around(index: Index, place: Place | None, quote: Span | None) -> str | None:
-    """Return the model's quote, or part of the row of a value; None without either."""
+    """Return the text of the model's quote, or of the row of a value, or None if there is neither."""
     if place is None:
         return None if quote is None else shown(index, quote[0], quote[1], (quote[0], quote[0]))
     row: Span = index.row_span(index.row_of(place.start))
@@ -20,7 +20,7 @@ def quote_around(index: Index, place: Place | None, quote: Span | None) -> str |
 
 
 def shown(index: Index, low: int, high: int, kept: Span) -> str:
-    """Return the text of a span on the page of `kept`, cut to the maximum length around `kept`."""
+    """Return the text of a span, limited to the page of `kept` and to the maximum length around `kept`."""
     span = index.text.span_at(kept[0])
     low, high = max(low, span.start), min(high, span.end)
     room = max(0, MAX_QUOTE - (kept[1] - kept[0]))
@@ -33,7 +33,7 @@ def shown(index: Index, low: int, high: int, kept: Span) -> str:
 
 
 def is_bound(index: Index, position: int) -> bool:
-    """Return whether a text can be cut here: not in a word, a compound, a number, or a tag."""
+    """Return whether a text can be cut here, which is not the case in a word, a compound, a number, or a tag."""
     content = index.content
     number = index.number_at(position)
     if number and number.start < position < number.end:
@@ -42,4 +42,4 @@ def is_bound(index: Index, position: int) -> bool:
     opened, closed = content.rfind("<", near, position), content.rfind(">", near, position)
     if opened > closed and content[opened + 1 : opened + 2].isalpha():
         return False
-    return not edge(content, position, position, -1)
+    return not cut_kind(content, position, position, -1)

@@ -1,8 +1,8 @@
-"""Rows of the document for the items of a list.
+"""Assignment of list items to rows of the document.
 
-A value such as an amount occurs in many rows. The row of its item is the one with the item's other values. If several
-rows have all of them, the order of the items decides. If that does not either, the item has no row, which is better
-than a wrong one.
+A value such as an amount may occur in many rows. The row of its item is the one that contains the item's other values.
+If several rows contain all of them, the order of the items decides. If the row is still not certain, the item has no
+row, because no row is better than a wrong one.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,16 +14,16 @@ from etl.postprocessors.citations.index import MAX_OCCURRENCES, Index, Place
 from etl.postprocessors.citations.levels import RANK
 from etl.postprocessors.citations.values import Claim
 
-MAX_CANDIDATES = 64  # places of one value
-RAREST = 2
+MAX_CANDIDATES = 64  # places per value that are considered
+RAREST = 2  # the number of an item's rarest values that select the candidate rows
 EPSILON = 1e-9
 QUOTE_WEIGHT = 0.5
-NEAR = 8  # rows of one item
-MAX_NEAR = 500  # places of one value in them
+NEAR = 8  # the maximum distance between two rows of an item
+MAX_NEAR = 500  # places per value in these rows
 
 
 def rows_of(claims: Iterable[Claim], index: Index) -> dict[str, int]:
-    """Return the row of each item by its pointer, if it is known."""
+    """Return the row of each item by the item's pointer. Items without a certain row are omitted."""
     items: defaultdict[str, list[Claim]] = defaultdict(list)
     for claim in claims:
         if claim.item:
@@ -45,7 +45,8 @@ def rows_of(claims: Iterable[Claim], index: Index) -> dict[str, int]:
 
 
 def remove_owned_rows(scores: list[dict[int, float]]) -> None:
-    """Remove each row from the items with a lower score for it than its owner: an item whose only best row it is."""
+    """Remove rows that belong to another item. A row's owner is an item for which it is the only best row, and items
+    with a lower score for the row lose it."""
     owners: dict[int, float] = {}
     for each in scores:
         if len(best := best_of(each)) == 1:
@@ -61,14 +62,14 @@ def best_of(scores: dict[int, float]) -> list[int]:
 
 
 def block_of(scores: dict[int, float], taken: set[int]) -> int | None:
-    """Return the first row of an item of several lines, each with a value that occurs only there."""
+    """Return the first row of a multi-line item if each of its lines has a value that occurs only there, or None."""
     rows = [row for row in best_of(scores) if row not in taken]
     is_block = bool(rows) and rows[-1] - rows[0] <= NEAR and scores[rows[0]] >= 1 - EPSILON
     return rows[0] if is_block else None
 
 
 def scored_rows(claims: list[Claim], index: Index) -> dict[int, float]:
-    """Return the rows that have values of an item, with a score. Rare values count more, quotes less."""
+    """Return the candidate rows of an item, with scores. Rare values have more weight, and quotes have less."""
     counts = {claim.pointer: len(range(*claim.likely_range())) for claim in claims if not claim.is_choice}
     quoted = {claim.pointer: quoted_rows(claim, index) for claim in claims if claim.quotes}
     scores: dict[int, float] = {row: 0.0 for rows in quoted.values() for row in rows}
@@ -88,7 +89,8 @@ def scored_rows(claims: list[Claim], index: Index) -> dict[int, float]:
 
 
 def quoted_rows(claim: Claim, index: Index) -> set[int]:
-    """Return the rows where the model's quote contains the value."""
+    """Return the rows of the value in the model's quotes. For booleans and enum values, return the rows of the
+    quotes."""
     places = [place for quote in claim.quotes[:MAX_CANDIDATES] for place in claim.places_in(quote)[:1]]
     return {index.row_of(place.start) for place in places} or {
         index.row_of(quote[0]) for quote in claim.quotes[:MAX_CANDIDATES] if claim.is_choice
@@ -96,8 +98,8 @@ def quoted_rows(claim: Claim, index: Index) -> set[int]:
 
 
 def in_order(options: list[list[int]]) -> list[int | None]:
-    """Choose one row per item. Items are in the order of the document: of several rows, an item gets the only one that
-    fits between its neighbors."""
+    """Choose one row per item. Items are in document order, so if an item has several candidates, choose the only one
+    that is between the rows of its neighbors."""
     chosen: list[int | None] = [rows[0] if len(rows) == 1 else None for rows in options]
     start = 0
     while start < len(chosen):
@@ -112,7 +114,7 @@ def in_order(options: list[list[int]]) -> list[int | None]:
 
 
 def fitting(options: list[list[int]], low: int | None, high: int | None) -> list[int | None]:
-    """Return the row of each item, if only one keeps the order."""
+    """Return the row of each item, or None if several of its candidates would keep the order."""
     known = [rows for rows in options if rows]
     earliest = increasing_rows(known, low)
     latest = increasing_rows(
@@ -126,7 +128,7 @@ def fitting(options: list[list[int]], low: int | None, high: int | None) -> list
 
 
 def increasing_rows(options: list[list[int]], above: int | None) -> list[int] | None:
-    """Return the lowest rows in increasing order after a row, one from each of the options, or None."""
+    """Return the lowest increasing sequence of rows after the row `above`, with one of each item's options, or None."""
     found: list[int] = []
     for rows in options:
         index = bisect_right(rows, above) if above is not None else 0
@@ -139,29 +141,29 @@ def increasing_rows(options: list[list[int]], above: int | None) -> list[int] | 
 
 # ---- Places ---------------------------------------------------------------------------------------------------------
 class Rows:
-    """The rows of items, and the parts of the text around them."""
+    """The rows of items, and the search for values in and near them."""
 
     def __init__(self, index: Index, by_item: dict[str, int]) -> None:
         self.index, self.by_item = index, by_item
         self.items: dict[int, set[str]] = {}
         for item, row in by_item.items():
             self.items.setdefault(row, set()).add(item)
-        # The items with their ancestors: an item may be in the row of an item that it contains, or that contains it.
+        # Items with their ancestors, because nested items may share a row.
         self.around = {row: {each for item in items for each in around(item)} for row, items in self.items.items()}
         self.sorted = sorted(self.items)
-        self.used: dict[int, str] = {}  # places that are cited, with their values' paths
+        self.used: dict[int, str] = {}  # the paths of cited values, by the start of their place
 
-    def foreign(self, place: Place, item: str) -> bool:
+    def is_in_other_row(self, place: Place, item: str) -> bool:
         """Return whether a place is in the row of another item."""
-        return self.is_foreign(self.index.row_of(place.start), item)
+        return self.belongs_to_others(self.index.row_of(place.start), item)
 
-    def is_foreign(self, row: int, item: str) -> bool:
-        """Return whether all items of a row are others than this one, those in it, and those around it."""
+    def belongs_to_others(self, row: int, item: str) -> bool:
+        """Return whether a row has items, and none of them is this item, contains it, or is contained in it."""
         owners = self.items.get(row, set())
         return bool(owners) and item not in self.around[row] and owners.isdisjoint(around(item))
 
-    def near(self, claim: Claim) -> list[Place]:
-        """Return the places of a value in its item's rows, the best first."""
+    def places_near(self, claim: Claim) -> list[Place]:
+        """Return the places of a value in and near the row of its item, the best first."""
         row = self.by_item.get(claim.item)
         if row is None:
             return []
@@ -169,7 +171,7 @@ class Rows:
         first, last = max(0, row - NEAR, low + 1), min(len(self.index.rows), row + NEAR, high - 1)
         rows = {
             other for other in range(first, last + 1)
-            if self.is_joined(row, other) and not self.is_foreign(other, claim.item)
+            if self.is_joined(row, other) and not self.belongs_to_others(other, claim.item)
         }  # fmt: skip
         span = self.index.row_span(first)[0], self.index.row_span(last)[1]
         places = claim.places_in(span, limit=MAX_NEAR)
@@ -183,7 +185,7 @@ class Rows:
         return found
 
     def is_joined(self, row: int, other: int) -> bool:
-        """Return whether two rows can belong to one item. Those of a table do not continue in the text after it."""
+        """Return whether two rows can belong to the same item. An item in a table does not continue outside of it."""
         return row == other or self.index.has_cells(other) or not self.index.has_cells(row)
 
     def neighbors(self, row: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""Scales that stand apart from their numbers: in a label, a cell of its own, the head of a table, or a note, as `TEUR`,
-`in thousands`, and `$'000`.
+"""Detection of scales that are not beside their numbers, such as `TEUR`, `in thousands`, and `$'000`.
 
-They make a number ambiguous, because nothing shows whether a value was read with them.
+A scale may be in a label, a separate cell, the head of a table, or a note. It makes a number ambiguous, because it is
+not known whether the model applied it to the value.
 """
 
 import re
@@ -54,8 +54,8 @@ OF_AMOUNTS = re.compile(
 GAPS = re.compile(r"\t| {2,}")
 YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 OTHER_DIGITS = re.compile(rf"(?:{YEAR.pattern}|{ZEROS}|1[., '’]?000)|(\d)")
-MAX_LABEL, MAX_AFTER = 80, 20  # characters before and after a number
-MAX_NOTE = 200
+MAX_LABEL, MAX_AFTER = 80, 20  # characters before and after a number that are searched
+MAX_NOTE = 200  # characters of a line
 
 
 def scales_in(text: str) -> Iterator[Decimal]:
@@ -78,22 +78,23 @@ def scales_of_unit(kind: str, unit: str) -> tuple[Decimal, ...]:
         case "wide":
             return (Decimal(10) ** sum(POWERS[char] for char in unit[:-1]),)
     found = scales_of(unit, "")
-    return () if found[0] == ONE else found  # `mill`, `tn`: rather another word
+    return () if found[0] == ONE else found  # `mill` and `tn` are more likely to be other words
 
 
 def units_in(plain: str) -> list[int]:
-    """Return the positions of all units of a text."""
+    """Return the positions of all scale units in a text."""
     return [match.start() for match in ANY_UNIT.finditer(plain)]
 
 
 def is_near(units: list[int], start: int, end: int) -> bool:
-    """Return whether a unit is near enough to a number to be its own."""
+    """Return whether a unit is near enough to a number to belong to it."""
     first = bisect_left(units, start - MAX_LABEL)
     return first < len(units) and units[first] <= end + MAX_AFTER
 
 
 def beside(plain: str, start: int, digits: int, end: int) -> tuple[Decimal, ...]:
-    """Return the scales of a number by the label before it, or the cell or brackets after it. `digits`: their end."""
+    """Return the scales in the label before a number, or in the cell or brackets after it. `digits`: the end of its
+    digits."""
     row = max(plain.rfind("\n", max(0, start - MAX_LABEL), start) + 1, start - MAX_LABEL, 0)
     found = LABEL.search(plain, row, start), AFTER.match(plain, digits), AFTER.match(plain, end)
     return tuple(scale for match in found if match for scale in scales_in(match.group()))
@@ -113,7 +114,7 @@ class Scales:
         self.rows = [] if self.is_empty else [match.start() for match in ROW.finditer(content)]
 
     def at(self, start: int, end: int) -> tuple[tuple[Decimal, ...], bool]:
-        """Return the scales of a number, and whether the head of its column names one."""
+        """Return the possible scales of a number, and whether the head of its column names one."""
         if self.is_empty:
             return (), False
         number = self.table_at(start)
@@ -126,13 +127,13 @@ class Scales:
         return self.notes_at(start) if not YEAR.fullmatch(self.content, start, end) else (), False
 
     def table_at(self, position: int) -> int | None:
-        """Return the index of the table in whose rows a position is: below the head."""
+        """Return the index of the table whose body rows contain a position, or None."""
         number = bisect_right(self.starts, position) - 1
-        is_inside = number >= 0 and self.tables[number].own <= position < self.tables[number].end
+        is_inside = number >= 0 and self.tables[number].body_start <= position < self.tables[number].end
         return number if is_inside else None
 
     def first_of(self, number: int) -> int:
-        """Return the index of the table whose head a table inherits, or its own."""
+        """Return the index of the table from which a table inherits its head, or its own index."""
         while number and self.tables[number].is_inherited:
             number -= 1
         return number
@@ -147,7 +148,7 @@ class Scales:
 
 
 def columns_of(content: str, table: Table) -> dict[int, tuple[Decimal, ...]]:
-    """Return the scales of a table's columns; 0 stands for all columns."""
+    """Return the scales of a table's columns. Column 0 means all columns."""
     is_html = HTML_TABLE.match(content, table.start) is not None
     found: defaultdict[int, list[Decimal]] = defaultdict(list)
     for row in rows_of(table.head, is_html=is_html):
@@ -155,7 +156,7 @@ def columns_of(content: str, table: Table) -> dict[int, tuple[Decimal, ...]]:
         first = next((column for column, cell in enumerate(cells) if cell), 0)
         for column, cell in enumerate(cells):
             found[0 if column == first or "span" in row else column] += scales_in(cell)
-    for row in rows_of(content[table.own : table.end], is_html=is_html):
+    for row in rows_of(content[table.body_start : table.end], is_html=is_html):
         cells = cells_of(row) if not any(map(str.isdecimal, row)) else []
         is_alone = sum(map(bool, cells)) == 1 or "span" in row
         for column, cell in enumerate(cells):
@@ -178,7 +179,7 @@ def cells_of(row: str) -> list[str]:
 
 
 def notes_in(text: str) -> Iterator[Decimal]:
-    """Yield the scales that the lines of a page name for its amounts."""
+    """Yield the scales that notes on a page name for its amounts."""
     for line in text.splitlines():
         if (
             len(line) > MAX_NOTE

@@ -1,4 +1,4 @@
-"""Currencies, units, scale words, and words for signs that stand beside numbers."""
+"""Currencies, units, scale words, and words for signs that occur beside numbers."""
 
 import re
 from decimal import Decimal
@@ -9,7 +9,7 @@ CODES = (
     *("HKD", "HUF", "IDR", "ILS", "INR", "JPY", "KRW", "MAD", "MXN", "MYR", "NOK", "NZD", "PEN", "PHP", "PLN"),
     *("QAR", "RMB", "RON", "RUB", "SAR", "SEK", "SGD", "THB", "TND", "TRY", "TWD", "UAH", "USD", "VND", "ZAR"),
 )
-SYMBOLS = "$¢-¥֏؋৲৳૱௹฿៛\u20a0-\u20cf﷼"  # of Unicode's category Sc
+SYMBOLS = "$¢-¥֏؋৲৳૱௹฿៛\u20a0-\u20cf﷼"  # characters of the Unicode category Sc
 NAMES = "Euro Euros euro euros dollars Dollar Fr. Rs. Rs kr. kr zł Kč Ft lei"
 # Currencies with a scale: `T€` and `TEUR` are thousands, `M€` millions.
 SCALED = {
@@ -36,13 +36,13 @@ MINUS_WORDS = frozenset(
     re.findall(r"\w+", "minus moins menos meno negative negativ neg less abzüglich abzgl cr dr マイナス")
 )
 SIDES = frozenset(re.findall(r"\w+", "cr dr db soll haben credit debit debet avoir negative negativ overdrawn"))
-THAN = "than|als|que"  # after a word for minus, it is a comparison
+THAN = "than|als|que"  # after a word for minus, these mean a comparison
 
 # ---- Scales ---------------------------------------------------------------------------------------------------------
 ONE, THOUSAND, MILLION, MILLIARD, BILLION = (Decimal(10) ** power for power in (0, 3, 6, 9, 12))
 MYRIAD, LAKH, CRORE, HUNDRED_MILLION, TRILLION = (Decimal(10) ** power for power in (4, 5, 7, 8, 18))
-END = r"[^\W\d_]{0,4}"  # an inflection
-# Words, and the numbers that they can stand for. Those with 1 may also be other words: `Mill Street`, `Bio`.
+END = r"[^\W\d_]{0,4}"  # an inflectional ending
+# Scale words and their possible meanings. Words with the meaning 1 may also be other words: `Mill Street`, `Bio`.
 WORDS: dict[str, tuple[Decimal, ...]] = {
     r"mil millones|mil milh(?:ão|ões)|bilh(?:ão|ões)|mrd|mld|mlrd|bn|tỷ|tỉ|अरब": (MILLIARD,),
     rf"mil(?:l?i|ij|j|y)a{END}|мил+иард{END}|мільярд{END}|млрд|δισ{END}|مليار{END}|میلیارد|מיליארד": (MILLIARD,),
@@ -69,12 +69,12 @@ WORDS: dict[str, tuple[Decimal, ...]] = {
     r"dozen|dutzend": (ONE, Decimal(12)),
     "basis points?|bps?": (ONE, Decimal("0.0001")),
 }
-# Words in notes that set the scale of all amounts.
+# Words in notes about the scale of all amounts.
 AMOUNTS = (
     "amounts?|figures|values|numbers|data|dollars|expressed|stated|presented|reported|angaben|beträge|werte|zahlen"
     "|montants?|chiffres|valeurs|importes?|cifras|valores|importi|valori|bedragen|kwoty|belopp"
 )
-# Letters that are scales beside a currency, and may be units elsewhere.
+# Letters that are scales beside a currency, but may be units elsewhere.
 LETTERS = {"k": THOUSAND, "m": MILLION, "b": MILLIARD}
 WORD_END = r"(?![^\W_\u0e00-\u0eff\u2e80-\uffff])"
 SCALE = rf"(?:{'|'.join(WORDS)}){WORD_END}"
@@ -83,9 +83,9 @@ MEANINGS = [(re.compile(pattern, re.IGNORECASE), numbers) for pattern, numbers i
 
 @cache
 def scales_of(word: str, language: str) -> tuple[Decimal, ...]:
-    """Return the numbers that a scale word can stand for in a document of this language, or of an unknown one."""
+    """Return the possible meanings of a scale word in a document of this language, or in all languages for ""."""
     word = " ".join(word.split())
     found = next(numbers for pattern, numbers in MEANINGS if pattern.fullmatch(word))
     if len(found) == 1 or found[0] == ONE or not language:
         return found
-    return found[:1] if language == "en" else found[1:]  # a billion is a million millions outside of English
+    return found[:1] if language == "en" else found[1:]  # in other languages, a billion is a million millions

@@ -1,4 +1,4 @@
-"""Values of a result, and their places in a document's text."""
+"""The values of a result, and their places in the text of the document."""
 
 import re
 from bisect import bisect_left
@@ -24,10 +24,10 @@ DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})(?:[T ](\d{2}:\d{2}.{0,40}))?")
 NUMERIC = re.compile(r"-?\d[\d.,'’ \u00a0\u202f]{0,40}")
 AMOUNT = re.compile(rf"(?:{LIKE_CURRENCY.pattern})?\s?\d[\d.,'’ \u00a0\u202f]{{0,40}}(?:{LIKE_CURRENCY.pattern})?")
 TIME_WINDOW = 40  # characters after a date
-MAX_TEXT = 20_000  # characters of a value that is searched for
-# Shorter values occur in any text by chance. In letters and digits.
+MAX_TEXT = 20_000  # characters up to which a value is searched for
+# The minimum number of letters and digits. Shorter values may occur in a text by chance.
 MIN_LENGTH = 3
-# Longer values that the document does not have are the model's own texts.
+# If the document does not contain a text of this length, the model has written it itself.
 FREE_WORDS, FREE_LENGTH = 6, 80
 
 
@@ -35,8 +35,8 @@ FREE_WORDS, FREE_LENGTH = 6, 80
 class Claim:
     """A value of a result that needs a citation.
 
-    `item`: the pointer of the innermost item of a list that it belongs to, or "". `path`: its pointer with `*` for
-    items. `places`: all its places in the text, in order.
+    `item`: the pointer of the innermost list item that contains it, or "". `path`: its pointer with `*` instead of the
+    indexes of items. `places`: all its places in the text, in order.
     """
 
     pointer: str
@@ -62,7 +62,7 @@ class Claim:
 
     @property
     def is_confined(self) -> bool:
-        """Return whether it is a number of an item whose quote is in the text. It is not searched for in other rows."""
+        """Whether it is a number of an item and its quote is in the text. It is not searched for in other rows then."""
         return bool(self.item and self.quotes) and self.number is not None
 
     @property
@@ -71,30 +71,31 @@ class Claim:
         return sum(map(str.isalnum, text)) >= MIN_LENGTH or any(letter >= "\u2e80" for letter in text)
 
     def starts_in(self, span: Span) -> bool:
-        """Return whether a place starts in a span. It may end in the next row."""
+        """Return whether one of its places starts in a span. The place may end after the span."""
         first, last = self.range_in(span)
         return first < last
 
     def places_in(self, span: Span, *, limit: int | None = None) -> list[Place]:
-        """Return the places in a span: all, or the first ones."""
+        """Return the places in a span. `limit`: the maximum number of places."""
         first, last = self.range_in(span)
         places = self.places[first:last] if limit is None else self.places[first : min(last, first + limit)]
         return [place for place in places if place.end <= span[1]]
 
     def range_in(self, span: Span) -> tuple[int, int]:
-        """Return the first and the end index of the places that start in a span."""
+        """Return the start and end index of the places that start in a span."""
         first, last = (bisect_left(self.places, bound, key=lambda place: place.start) for bound in span)
         return first, last
 
     def likely_range(self) -> tuple[int, int]:
-        """Return the indexes of the places in the part of the text that the value comes from, or of all."""
+        """Return the start and end index of the places in the piece that the value is from. If it has none there, the
+        range includes all places."""
         first, last = self.range_in(self.likely) if self.likely else (0, 0)
         return (first, last) if first < last else (0, len(self.places))
 
 
 @dataclass(slots=True, kw_only=True)
 class Citation:
-    """The citation of one value. `place`: where it is; `quote`: the model's quote, if that is its evidence."""
+    """The citation of a value. `place`: its place in the text; `quote`: the model's quote, if that is the evidence."""
 
     claim: Claim
     match: str
@@ -118,7 +119,7 @@ def claims_in(data: Any, pointer: str = "", item: str = "", path: str = "") -> I
 
 # ---- Forms of values ------------------------------------------------------------------------------------------------
 def literal(value: Any) -> str:
-    """Return a value as JSON has it, without quotes: digit by digit if it keeps them."""
+    """Return a value as it is written in JSON, but without quotes. Numbers keep their exact digits."""
     if isinstance(value, Decimal):
         return format(value, "f") if -MAX_EXPONENT < value.adjusted() < MAX_EXPONENT else str(value)
     return str.__str__(value) if isinstance(value, str) else repr(value)
@@ -128,7 +129,7 @@ MAX_EXPONENT = 400
 
 
 def number_of(value: Any) -> Decimal | None:
-    """Return the exact number of a JSON number, or None. A subclass of str is a number that keeps its digits."""
+    """Return the exact value of a JSON number, or None for other values."""
     if isinstance(value, bool) or value is None or type(value) is str:
         return None
     try:
@@ -139,7 +140,7 @@ def number_of(value: Any) -> Decimal | None:
 
 
 def day_of(text: str) -> tuple[date, str] | None:
-    """Return the day and the time, if any, of a date as in ISO 8601."""
+    """Return the day and the time, or "", of an ISO 8601 date. Return None for other texts."""
     match = DATE.fullmatch(text)
     try:
         day = date(*(int(part) for part in match.groups()[:3])) if match else None
@@ -149,7 +150,7 @@ def day_of(text: str) -> tuple[date, str] | None:
 
 
 def numbers_of_text(text: str) -> tuple[Decimal, ...]:
-    """Return the numbers that a numeric string can stand for. One that starts with zeros is an identifier."""
+    """Return the possible values of a numeric string. If it starts with a zero, it is an identifier and has none."""
     if not NUMERIC.fullmatch(text):
         return ()
     sign = -1 if text.startswith("-") else 1
@@ -159,7 +160,7 @@ def numbers_of_text(text: str) -> tuple[Decimal, ...]:
 
 # ---- Places ---------------------------------------------------------------------------------------------------------
 class Finder:
-    """The places of values in a document. Those of repeated values are found once."""
+    """Finder of the places of values in a document. Places are cached for repeated values."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
@@ -167,7 +168,8 @@ class Finder:
         self.known: dict[tuple[bool, bool, str], list[Place]] = {}
 
     def places(self, value: Any, *, is_of_pages: bool = False) -> list[Place]:
-        """Return all places of a value in the text, in order. Page numbers are places only of numbers of pages."""
+        """Return all places of a value in the text, in order. Page numbers in headers and footers are included only if
+        `is_of_pages` is true."""
         text, number = literal(value), number_of(value)
         key = (number is None, is_of_pages, text)
         if key not in self.known:
@@ -177,7 +179,7 @@ class Finder:
             best: dict[int, Place] = {}
             for place in sorted(found, key=lambda place: RANK[place.match]):
                 if is_of_pages or not self.index.is_page_number(place):
-                    best.setdefault(place.start, place.doubted() if self.index.is_struck(place) else place)
+                    best.setdefault(place.start, place.as_ambiguous() if self.index.is_struck(place) else place)
             self.known[key] = [best[start] for start in sorted(best)]
         return self.known[key]
 
@@ -199,10 +201,11 @@ class Finder:
         return found
 
     def of_amount(self, place: Place) -> Place:
-        """Return the place of an amount as text. It is ambiguous without the sign, scale, or other digits beside it."""
+        """Return the place of an amount that is a string. It is ambiguous if it lacks a sign, scale, or digits that are
+        beside it in the text."""
         tokens = self.index.numbers_near(place)
         is_whole = all(place.start <= each.reach[0] and each.reach[1] <= place.end for each in tokens)
-        return place if is_whole else place.doubted()
+        return place if is_whole else place.as_ambiguous()
 
     def of_words(self, text: str) -> Iterator[Place]:
         needle = fold(text) if len(text) <= MAX_TEXT else ""
@@ -212,8 +215,8 @@ class Finder:
         searches = self.index.words(needle), self.index.hyphenated(needle)
         hits = [hit for found in searches for hit in islice(found, MAX_OCCURRENCES)]
         hits += [Place(start=start, end=end, match=NORMALIZED) for start, end in self.wrapped.get(needle, ())]
-        hits = hits or [*islice(identifiers.spaced(self.index, needle), MAX_OCCURRENCES)]
-        for place in identifiers.with_case(hits, text, content):
+        hits = hits or [*islice(identifiers.respaced_places(self.index, needle), MAX_OCCURRENCES)]
+        for place in identifiers.mark_other_spellings(hits, text, content):
             is_exact = place.match == NORMALIZED and content[place.start : place.end] == text
             yield Place(start=place.start, end=place.end, match=EXACT if is_exact else place.match)
 
@@ -231,7 +234,8 @@ class Finder:
 
     # ---- Quotes -----------------------------------------------------------------------------------------------------
     def quotes(self, evidence: Evidence) -> list[Span]:
-        """Return the places of a quote on the page that the model named, or on all pages, or over a page break."""
+        """Return the places of a quote on the page that the model named or, if there are none, on all pages or across a
+        page break."""
         needle = fold(evidence.quote)
         if not needle:
             return []
@@ -246,7 +250,7 @@ class Finder:
         return self.over_page_break(needle, evidence.page)
 
     def over_page_break(self, needle: str, page: int) -> list[Span]:
-        """Return the place of a quote that ends on the next page, with a footer and a header in between."""
+        """Return the place of a quote that continues on the next page, after a footer and a header."""
         words = needle.split()
         for first in (page, page - 1):
             ends, starts = self.index.bounds((first, first)), self.index.bounds((first + 1, first + 1))
@@ -262,7 +266,7 @@ class Finder:
         return []
 
     def is_page_break(self, end: int, start: int) -> bool:
-        """Return whether only whole paragraphs, such as a footer and a header, are between two texts."""
+        """Return whether two texts are separated only by whole paragraphs, such as a footer and a header."""
         content = self.index.content
         first = PARAGRAPH_END.match(content, end, self.index.text.span_at(end - 1).end)
         page = self.index.text.span_at(start)

@@ -1,4 +1,4 @@
-"""Comparison of an e-invoice with the pages of its PDF. Two different invoices in one file are a known fraud."""
+"""Comparison of an e-invoice with the pages of its PDF. A file with two different invoices is a known kind of fraud."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from etl.providers.base import OCRResult
 from etl.providers.local.einvoices.rendering import value_at
 
 DUE = "totals.due"
-# Values that a payer acts on. They must be on a page, in any notation that citations recognize.
+# The values that determine a payment. They must be on a page, in any notation that citations recognize.
 COMPARED = {
     "number": "number",
     "total with VAT": "totals.gross",
@@ -22,7 +22,7 @@ MAX_VALUE = 100
 
 
 def warn_of_differences(data: dict[str, Any], ocr: OCRResult, *, context: StageContext) -> None:
-    """Warn of values of the e-invoice that the pages do not show."""
+    """Warn about values of the e-invoice that the pages do not show."""
     finder = Finder(Index(document_text.clean(ocr)))
     for name, member in COMPARED.items():
         value = value_at(data, member)
@@ -33,7 +33,8 @@ def warn_of_differences(data: dict[str, Any], ocr: OCRResult, *, context: StageC
 
 
 def spellings(value: Any) -> list[Any]:
-    """Return a value, and an amount also with the other sign, which a credit note may have only on the page."""
+    """Return the values to search for. An amount is also searched for with the opposite sign, because the pages of a
+    credit note may show it so."""
     if isinstance(value, str):
         return [value]
     literal = exact_json.dumps(value).decode()

@@ -1,4 +1,7 @@
-"""E-invoices as data, exactly as the sender wrote them. A document without one is read by the language model."""
+"""Post-processor that returns e-invoices exactly as the sender wrote them.
+
+The language model extracts the data of documents without an e-invoice.
+"""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -16,7 +19,7 @@ EINVOICE, MODEL = "einvoice", "model"
 
 
 class EInvoices(PostProcessor):
-    """The e-invoice, or the model's result with the same schema."""
+    """Post-processor for e-invoices. For other documents, the model's result has the same schema."""
 
     mode: ClassVar[str] = "einvoice"
     asks_model: ClassVar[bool] = True
@@ -29,7 +32,7 @@ class EInvoices(PostProcessor):
         if ocr.einvoice is None:
             return self.by_model(ocr, rule, context=context)
         if json_schema.errors(rule.json_schema or {}, ocr.einvoice):
-            raise SchemaInvalid("The e-invoice does not fit the rule's schema. Use the schema of the system rule.")
+            raise SchemaInvalid("The e-invoice does not match the rule's schema. Use the schema of the system rule.")
         context.progress(1, 1)
         return Processed(data=ocr.einvoice, source=EINVOICE)
 
@@ -41,7 +44,7 @@ class EInvoices(PostProcessor):
 
 
 def without_absent(value: Any) -> Any:
-    """Return a model's data without null, which schemas for models have for absent terms."""
+    """Return a model's data without nulls, which mean that the invoice does not have a term."""
     if isinstance(value, dict):
         kept = {name: without_absent(each) for name, each in value.items() if each is not None}
         return {name: each for name, each in kept.items() if each != {}}

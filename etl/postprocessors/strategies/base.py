@@ -1,4 +1,4 @@
-"""Base class of strategies: how a document is presented to a model. Register a new one in ETL_STRATEGIES."""
+"""Base class of strategies, which present a document to a model. Register a new one in ETL_STRATEGIES."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from rules.library.content import RuleContent
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyResult:
     """The result of a strategy. `places`: the first and last page of a value's piece, by JSON Pointer, if known.
-    `seen`: the pages that the model has read as images, so that values may be on them and not in the text."""
+    `seen`: the pages that the model has read as images. Values from these pages may be missing in the text."""
 
     answer: ParsedResponse
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -23,16 +23,16 @@ class StrategyResult:
 
 
 class Strategy(ABC):
-    """A strategy has no state: one object may process several documents concurrently."""
+    """A strategy. It has no state, so one object can process several documents concurrently."""
 
     name: ClassVar[str]
-    # Whether the model is shown the images of pages. Without them, another strategy reads the text.
+    # Whether the model is shown page images. For documents without page images, another strategy reads the text.
     reads_images: ClassVar[bool] = False
 
     @abstractmethod
     def run(self, text: DocumentText, rule: RuleContent, *, model: Model, context: StageContext) -> StrategyResult:
-        """Return data that matches the rule's schema. Raises an EtlError, and the exceptions of `context.check()`. If a
-        piece fails, the document fails."""
+        """Return data that matches the rule's schema. Raises an EtlError, also if only one piece fails, and the errors
+        of `context.check()`."""
 
 
 def as_json(data: Any) -> str:

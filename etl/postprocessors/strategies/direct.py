@@ -4,7 +4,7 @@ from etl.core.stage_context import StageContext
 from etl.postprocessors import corrections
 from etl.postprocessors.conversation import Model
 from etl.postprocessors.document_text import DocumentText
-from etl.postprocessors.splitting import pages_named
+from etl.postprocessors.splitting import page_range_text
 from etl.postprocessors.strategies.base import Strategy, StrategyResult
 from etl.postprocessors.validation import Question
 from rules.library.content import RuleContent
@@ -13,7 +13,7 @@ TASK = "Find the values that the JSON Schema above asks for in a document."
 
 
 class DirectJson(Strategy):
-    """The whole document in one call."""
+    """Strategy that sends the whole document in one call."""
 
     name: ClassVar[str] = "direct-json"
 
@@ -24,7 +24,7 @@ class DirectJson(Strategy):
             Question(
                 label="direct",
                 task=TASK,
-                about=f"the text of a document, {pages_named(text.pages[0].number, text.pages[-1].number)}",
+                about=f"the text of a document, {page_range_text(text.pages[0].number, text.pages[-1].number)}",
                 data=text.content,
                 schema=schema,
                 checked=schema,
@@ -32,6 +32,6 @@ class DirectJson(Strategy):
                 pages=(text.pages[0].number, text.pages[-1].number),
             )
         )
-        [answer] = corrections.corrected(model, [draft], context=context)
+        [answer] = corrections.correct_drafts(model, [draft], context=context)
         context.progress(1, 1)
         return StrategyResult(answer=answer)

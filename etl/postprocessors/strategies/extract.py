@@ -5,20 +5,20 @@ from etl.postprocessors import conflicts, corrections, missing, repeats
 from etl.postprocessors.conversation import Draft, Model
 from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.merge import Merged, merge
-from etl.postprocessors.repair import Mismatches, complaints, mismatches, reduced, rejected
+from etl.postprocessors.repair import Mismatches, complaints, invalid_parts, mismatches, remove_invalid_items
 from etl.postprocessors.responses import ParsedResponse, scalars
 from etl.postprocessors.schemas import Guide, Schema, checked_for_pieces, for_pieces
 from etl.postprocessors.splitting import Piece
 from etl.postprocessors.strategies.base import Strategy, StrategyResult, as_json
 from etl.postprocessors.strategies.pieces import call_for_each, split
 from etl.postprocessors.validation import (
+    CheckedResponse,
     InvalidReply,
     Question,
-    Standing,
-    invalid,
-    is_missing,
-    named,
-    rejection,
+    is_missing_member,
+    joined_pointers,
+    rejected_items_text,
+    schema_error,
     with_answer,
 )
 from rules.library.content import RuleContent
@@ -37,31 +37,34 @@ MAX_CONFLICTS = 20
 
 
 class ChunkedExtract(Strategy):
-    """The data of each piece, merged by the schema. The model is asked once more about values that differ, once
-    about required values that no piece gave, and once about values outside of lists that do not fit the schema."""
+    """Strategy that extracts data from each piece and merges it by the schema.
+
+    Further questions to the model resolve conflicting values, search for missing required values, and correct values
+    outside of lists that do not match the schema.
+    """
 
     name: ClassVar[str] = "chunked-extract"
 
     def run(self, text: DocumentText, rule: RuleContent, *, model: Model, context: StageContext) -> StrategyResult:
         schema = rule.json_schema or {}
-        cut = split(text)
+        pieces = split(text)
         shown, checked = for_pieces(schema), checked_for_pieces(schema)
-        total = len(cut) + 1
+        total = len(pieces) + 1
 
         def extract(piece: Piece, part: StageContext) -> Draft:
-            return model.within(part).draft(question_about(piece, len(cut), shown, checked))
+            return model.with_context(part).draft(question_about(piece, len(pieces), shown, checked))
 
-        drafts = call_for_each(cut, extract, steps=total, context=context)
-        answers = corrections.corrected(model, drafts, context=context)
-        answers = repeats.without_foreign(answers, cut, schema, context=context)
+        drafts = call_for_each(pieces, extract, steps=total, context=context)
+        answers = corrections.correct_drafts(model, drafts, context=context)
+        answers = repeats.without_context_items(answers, pieces, schema, context=context)
         merged = merge(schema, answers)
-        choices = conflicts.resolve(merged, cut, schema, model=model)
-        report(merged, choices, cut, context=context)
+        choices = conflicts.resolve(merged, pieces, schema, model=model)
+        report(merged, choices, pieces, context=context)
         merged = merge(schema, answers, choices=choices) if choices else merged
-        missing.find(merged, cut, schema, model=model)
-        data = fitted(merged, cut, rule, model=model, context=context)
+        missing.add_missing_values(merged, pieces, schema, model=model)
+        data = fitted(merged, pieces, rule, model=model, context=context)
         context.progress(total, total)
-        return with_evidence(data, merged, cut)
+        return with_evidence(data, merged, pieces)
 
 
 def question_about(piece: Piece, total: int, schema: Schema, checked: Schema) -> Question:
@@ -78,45 +81,47 @@ def question_about(piece: Piece, total: int, schema: Schema, checked: Schema) ->
     )
 
 
-def report(merged: Merged, choices: dict[str, int], cut: list[Piece], *, context: StageContext) -> None:
-    """Warn about the merge's decisions, without values, because warnings are shown where results are not."""
+def report(merged: Merged, choices: dict[str, int], pieces: list[Piece], *, context: StageContext) -> None:
+    """Warn about the decisions of the merge. Warnings contain no values, because users without access to the result may
+    see them."""
     for conflict in merged.conflicts[:MAX_CONFLICTS]:
         choice = (
             "The model chose one." if conflict.pointer in choices else "The model chose none, so the first is used."
         )
         if (count := len(conflict.candidates)) > (used := len(conflicts.shown(conflict))):
             choice += f" It was shown the first and the last ones, {used} of {count}."
-        places = conflicts.pages_of(conflict, cut)
-        detail = f"The pieces of the document disagree about {named([conflict.pointer])}: {places}. {choice}"
-        context.warn("merge_conflict", detail, page=cut[max(conflict.origins[0], 0)].first_page)
+        places = conflicts.pages_of(conflict, pieces)
+        detail = f"The pieces of the document disagree about {joined_pointers([conflict.pointer])}: {places}. {choice}"
+        context.warn("merge_conflict", detail, page=pieces[max(conflict.origins[0], 0)].first_page)
     if (more := len(merged.conflicts) - MAX_CONFLICTS) > 0:
         detail = f"The pieces of the document disagree about {more} more values. The first ones are used."
         context.warn("merge_conflict", detail)
     if repeats := +merged.repeats:
-        detail = f"{repeats.total()} items that equal another one were left out: {named([*repeats])}."
+        detail = f"{repeats.total()} items that equal another one were left out: {joined_pointers([*repeats])}."
         context.warn("merge_repeats", detail)
 
 
-def fitted(merged: Merged, cut: list[Piece], rule: RuleContent, *, model: Model, context: StageContext) -> Any:
-    """Return the merged data without items that do not fit the schema, corrected by the model if the rest does not.
+def fitted(merged: Merged, pieces: list[Piece], rule: RuleContent, *, model: Model, context: StageContext) -> Any:
+    """Return the merged data without invalid items, and with other invalid values corrected by the model.
 
-    Raises SchemaInvalid. If only required values are missing, the model is not asked: it could only invent them.
+    Raises SchemaInvalid. If required values are missing and everything else is valid, the model is not asked, because
+    it could only invent them.
     """
     schema = rule.json_schema or {}
     guide = Guide.of(schema)
     found = mismatches(schema, merged.data)
     if found.items:
         if rule.require_complete:
-            raise with_answer(invalid(InvalidReply([], found.listed)), merged.data)
+            raise with_answer(schema_error(InvalidReply([], found.listed)), merged.data)
         origins = {leaf.origin for pointer, leaf in merged.leaves.items() if found.has_item(pointer)}
-        warn_of_rejected(found, [cut[origin] for origin in sorted(origins) if origin >= 0], context=context)
-        merged.data, merged.leaves = rejected(guide, merged.data, merged.leaves, found)
+        warn_of_rejected(found, [pieces[origin] for origin in sorted(origins) if origin >= 0], context=context)
+        merged.data, merged.leaves = remove_invalid_items(guide, merged.data, merged.leaves, found)
         found = mismatches(schema, merged.data)
     if not found:
         return merged.data
-    if all(map(is_missing, found.listed)):
-        raise with_answer(invalid(InvalidReply([], found.listed)), merged.data)
-    lines = ["The values:", as_json(reduced(guide, merged.data, found)), "", "What is wrong:"]
+    if all(map(is_missing_member, found.listed)):
+        raise with_answer(schema_error(InvalidReply([], found.listed)), merged.data)
+    lines = ["The values:", as_json(invalid_parts(guide, merged.data, found)), "", "What is wrong:"]
     question = Question(
         label="repair",
         task=CORRECTING,
@@ -124,26 +129,26 @@ def fitted(merged: Merged, cut: list[Piece], rule: RuleContent, *, model: Model,
         data="\n".join([*lines, *(f"- {each}" for each in complaints(found))]),
         schema=schema,
         checked=schema,
-        reasks=1,  # two calls in all
+        reasks=1,  # two calls in total
     )
-    standing = Standing(response=ParsedResponse(data=merged.data), mismatches=found)
-    return model.ask(question, standing=standing).data
+    current = CheckedResponse(response=ParsedResponse(data=merged.data), mismatches=found)
+    return model.ask(question, current=current).data
 
 
 def warn_of_rejected(found: Mismatches, pieces: list[Piece], *, context: StageContext) -> None:
     pages = f" ({', '.join(piece.pages for piece in pieces)})" if pieces else ""
-    context.warn("items_rejected", rejection(found, pages), page=pieces[0].first_page if pieces else None)
+    context.warn("items_rejected", rejected_items_text(found, pages), page=pieces[0].first_page if pieces else None)
 
 
-def with_evidence(data: Any, merged: Merged, cut: list[Piece]) -> StrategyResult:
-    """Return the data with evidence and pages for values that are unchanged since the merge."""
+def with_evidence(data: Any, merged: Merged, pieces: list[Piece]) -> StrategyResult:
+    """Return the data with the evidence and pages of the values that have not changed since the merge."""
     kept = {
         pointer: merged.leaves[pointer]
         for pointer, value in scalars(data)
         if pointer in merged.leaves and merged.leaves[pointer].value == value
     }
     places = {
-        pointer: (cut[leaf.origin].first_page, cut[leaf.origin].last_page)
+        pointer: (pieces[leaf.origin].first_page, pieces[leaf.origin].last_page)
         for pointer, leaf in kept.items()
         if leaf.origin >= 0
     }

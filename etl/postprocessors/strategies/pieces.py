@@ -1,4 +1,4 @@
-"""The pieces of a document, and calls for each of them."""
+"""Splitting of a document into pieces, and calls for each piece."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def split(text: DocumentText) -> list[Piece]:
-    """Return the pieces of the configured size. Raises DocumentTooLong."""
+    """Split a document into pieces of the configured size. Raises DocumentTooLong."""
     env = settings.SLUICE
     return splitting.split(text, size=env.etl_postprocess_chunk_size_chars, max_pieces=env.etl_postprocess_max_chunks)
 
@@ -23,7 +23,8 @@ def split(text: DocumentText) -> list[Piece]:
 def call_for_each(
     pieces: Sequence[Piece], call: Callable[[Piece, StageContext], T], *, steps: int, context: StageContext
 ) -> list[T]:
-    """Return the results in order, and report each as one of `steps`. Raises the errors of `parallel.run`."""
+    """Run a call for each piece and return the results in order. Each finished call is reported as one of `steps`.
+    Raises the errors of `parallel.run`."""
     context.progress(0, steps)
     return parallel.run(
         [partial(call, piece) for piece in pieces],

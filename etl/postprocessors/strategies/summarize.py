@@ -7,11 +7,11 @@ from etl.core.stage_context import StageContext
 from etl.postprocessors.conversation import Model
 from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.repair import count_at
-from etl.postprocessors.schemas import Guide, Schema, list_places, relax, strip_annotations
+from etl.postprocessors.schemas import Guide, Schema, pointers_of_lists, relax, strip_annotations
 from etl.postprocessors.splitting import Piece
 from etl.postprocessors.strategies.base import Strategy, StrategyResult, as_json
 from etl.postprocessors.strategies.pieces import call_for_each, split
-from etl.postprocessors.validation import Question, named
+from etl.postprocessors.validation import Question, joined_pointers
 from rules.library.content import RuleContent
 
 NOTING = """\
@@ -26,18 +26,18 @@ COUNT = re.compile(r"^[ \t>*-]*items of `?(/[^\s:`]*|)`?: *([0-9]{1,6})\b", re.M
 
 
 class ChunkedSummarize(Strategy):
-    """Notes of each piece, directed by the schema; then one call combines them, or two if they are long."""
+    """Strategy that takes notes of each piece, as the schema requires, and combines them in one or two calls."""
 
     name: ClassVar[str] = "chunked-summarize"
 
     def run(self, text: DocumentText, rule: RuleContent, *, model: Model, context: StageContext) -> StrategyResult:
-        cut = split(text)
-        total = len(cut) + 1
+        pieces = split(text)
+        total = len(pieces) + 1
 
         def note(piece: Piece, part: StageContext) -> str:
-            return take_notes(piece, len(cut), rule, model=model.within(part))
+            return take_notes(piece, len(pieces), rule, model=model.with_context(part))
 
-        notes = call_for_each(cut, note, steps=total, context=context)
+        notes = call_for_each(pieces, note, steps=total, context=context)
         found = combine(notes, rule, model=model, context=context)
         context.progress(total, total)
         return found
@@ -59,12 +59,13 @@ def take_notes(piece: Piece, total: int, rule: RuleContent, *, model: Model) -> 
 
 
 def combine(notes: list[str], rule: RuleContent, *, model: Model, context: StageContext) -> StrategyResult:
-    """Request the data in one call, or in two if the notes are too long for one. Neither may have fewer items than the
-    notes or the call before."""
+    """Request the data in one call, or in two if the notes are too long for one. A response must not have fewer items
+    than the notes or the previous response."""
     schema = rule.json_schema or {}
     min_items = counted(notes, schema)
-    if missing := [pointer for pointer in list_places(Guide.of(schema)) if pointer not in min_items]:
-        detail = f"The notes do not count the items of {named(missing)}, so items that were lost would not be noticed."
+    if missing := [pointer for pointer in pointers_of_lists(Guide.of(schema)) if pointer not in min_items]:
+        lists = joined_pointers(missing)
+        detail = f"The notes do not count the items of {lists}, so items that were lost would not be noticed."
         context.warn("items_uncounted", detail)
     limit = settings.SLUICE.etl_postprocess_chunk_threshold_chars
     if sum(map(len, notes)) <= limit or len(notes) == 1:
@@ -83,7 +84,7 @@ def combine(notes: list[str], rule: RuleContent, *, model: Model, context: Stage
             min_items=counted(first, schema),
         )
         so_far = model.ask(begun).data
-        before = {pointer: count_at(so_far, pointer) for pointer in list_places(Guide.of(schema))}
+        before = {pointer: count_at(so_far, pointer) for pointer in pointers_of_lists(Guide.of(schema))}
         min_items = {pointer: max(count, min_items.get(pointer, 0)) for pointer, count in before.items()}
         data, task = "\n\n".join([f"So far:\n{as_json(so_far)}", *rest]), GOING_ON
     question = Question(
@@ -100,17 +101,17 @@ def combine(notes: list[str], rule: RuleContent, *, model: Model, context: Stage
 
 
 def counted(notes: list[str], schema: Schema) -> dict[str, int]:
-    """Return the number of items of each list, if all notes count them."""
+    """Return the number of items of each list that all notes count."""
     counts = [dict(COUNT.findall(each)) for each in notes]
     return {
         pointer: sum(int(each[pointer]) for each in counts)
-        for pointer in list_places(Guide.of(schema))
+        for pointer in pointers_of_lists(Guide.of(schema))
         if all(pointer in each for each in counts)
     }
 
 
 def halves(notes: list[str]) -> tuple[list[str], list[str]]:
-    """Split the notes into two parts of similar length, neither of them empty."""
+    """Split the notes into two nonempty parts of similar length."""
     middle, first = sum(map(len, notes)) / 2, 1
     while first < len(notes) - 1 and sum(map(len, notes[: first + 1])) <= middle:
         first += 1

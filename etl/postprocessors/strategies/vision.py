@@ -26,8 +26,8 @@ value is a good one."""
 
 
 class Vision(Strategy):
-    """The images of the pages, a few in each call, merged by the schema. For scans, and for scripts that the OCR engine
-    does not know."""
+    """Strategy that sends page images, a few in each call, and merges the responses by the schema. It is for scans, and
+    for scripts that the OCR engine does not support."""
 
     name: ClassVar[str] = "vision"
     reads_images: ClassVar[bool] = True
@@ -43,14 +43,14 @@ class Vision(Strategy):
         def see(piece: Piece, part: StageContext) -> Draft | None:
             found = read(images, piece, rule, context=part)
             question = question_about(piece, found, shown, checked, is_whole=len(cut) == 1)
-            return model.within(part).draft(question) if found else None
+            return model.with_context(part).draft(question) if found else None
 
         drafts = call_for_each(cut, see, steps=len(cut), context=context)
         seen = [(piece, draft) for piece, draft in zip(cut, drafts, strict=True) if draft]
         if not seen:
             raise EmptyDocument("No page of the document can be shown to the language model.")
         pages = frozenset(image.number for _, draft in seen for image in draft.question.images)
-        answers = corrections.corrected(model, [draft for _, draft in seen], context=context)
+        answers = corrections.correct_drafts(model, [draft for _, draft in seen], context=context)
         if len(cut) == 1:
             return StrategyResult(answer=answers[0], seen=pages)
         pieces = [piece for piece, _ in seen]
@@ -61,7 +61,7 @@ class Vision(Strategy):
 
 
 def groups(count: int) -> list[Piece]:
-    """Return the pages in groups, one for each call. Raises DocumentTooLong."""
+    """Return the groups of pages, one for each call. Raises DocumentTooLong."""
     env = settings.SLUICE
     if count > env.etl_vision_max_pages:
         raise DocumentTooLong(
@@ -78,8 +78,8 @@ def piece_of(number: int, first: int, last: int) -> Piece:
 
 
 def read(images: PageImages, piece: Piece, rule: RuleContent, *, context: StageContext) -> list[PageImage]:
-    """Return the images of a group, with a warning for each page that has none. Raises IncompleteDocument if the rule
-    requires all."""
+    """Return the page images of a group, and warn about each page without an image. Raises IncompleteDocument if the
+    rule requires complete documents."""
     found = images.read(piece.first_page, piece.last_page, context=context)
     lost = [page for page in range(piece.first_page, piece.last_page + 1) if page not in found]
     if lost and rule.require_complete:
@@ -97,7 +97,7 @@ def question_about(
         label=f"pages-{piece.number}",
         task=SEEING if is_whole else SEEING_SOME,
         about="the list of the pages whose images follow",
-        data=splitting.pages_named(piece.first_page, piece.last_page),
+        data=splitting.page_range_text(piece.first_page, piece.last_page),
         schema=schema,
         checked=checked,
         wants_evidence=True,

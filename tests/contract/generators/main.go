@@ -1,4 +1,4 @@
-// What every generated client must do, with that of openapi-generator for Go.
+// The test scenario of generated clients, for the Go client of openapi-generator.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	api "sluice/generated"
 )
 
-// must returns the result of a call, and ends the program if it failed.
+// must returns the result of a call, and panics if the call failed.
 func must[T any](found T, _ any, err error) T {
 	if err != nil {
 		panic(err)
@@ -23,9 +23,9 @@ func must[T any](found T, _ any, err error) T {
 	return found
 }
 
-func expect(holds bool, words string) {
-	if !holds {
-		panic(words)
+func expect(condition bool, message string) {
+	if !condition {
+		panic(message)
 	}
 }
 

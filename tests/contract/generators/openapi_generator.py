@@ -1,4 +1,4 @@
-"""The scenario for every generated client, with the Python client of openapi-generator."""
+"""The test scenario of generated clients, for the Python client of openapi-generator."""
 
 import hashlib
 import os

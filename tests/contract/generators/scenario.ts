@@ -1,4 +1,4 @@
-/** What every generated client must do. A program gives one function for each operation, and nothing else. */
+/** The test scenario of generated clients. Each program implements `Operations` with its client. */
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
 
@@ -19,28 +19,28 @@ export interface Operations {
   getMarkdown(taskId: number): Promise<string>;
   createWebhook(url: string): Promise<{ id: string; secret: string }>;
   deleteWebhook(id: string): Promise<void>;
-  /** Return the problem of an export whose key is refused. */
+  /** Create an export with an invalid key, and return the problem. */
   refused(key: string): Promise<{ status: number; code: string; errors?: { pointer: string }[] }>;
 }
 
-async function until<T extends { status: string }>(look: () => Promise<T>, ends: string[]): Promise<T> {
+async function poll<T extends { status: string }>(get: () => Promise<T>, finalStatuses: string[]): Promise<T> {
   for (;;) {
-    const found = await look();
-    if (ends.includes(found.status)) return found;
+    const found = await get();
+    if (finalStatuses.includes(found.status)) return found;
     await new Promise((resolve) => setTimeout(resolve, 200));
   }
 }
 
 export async function play(operations: Operations): Promise<void> {
   const { jobId } = await operations.createExport("JFK");
-  const { receipt } = await until(() => operations.getExport(jobId), ["success", "failed"]);
+  const { receipt } = await poll(() => operations.getExport(jobId), ["success", "failed"]);
   assert(receipt?.signedUrl);
   const link = new URL(receipt.signedUrl).searchParams.get("token")!;
   const digest = createHash("sha256").update(Buffer.from(await operations.download(jobId, link))).digest("hex");
   assert.equal(`sha256:${digest}`, receipt.checksum);
 
   const { task_id } = await operations.submitDocument(new File(["Total: 118.50\n"], "invoice.txt", { type: "text/plain" }));
-  assert.equal((await until(() => operations.getTask(task_id), ["completed", "failed"])).status, "completed");
+  assert.equal((await poll(() => operations.getTask(task_id), ["completed", "failed"])).status, "completed");
   assert.match(await operations.getMarkdown(task_id), /Total: 118\.50/);
 
   const hook = await operations.createWebhook("http://127.0.0.1:9/hook");

@@ -1,4 +1,4 @@
-"""Tracing and error reports: nothing is loaded unless they are configured, and invalid settings are refused."""
+"""Optional integrations, such as tracing and error reports, are imported only if they are configured."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from config import env
 
-# redis-py loads OpenTelemetry's metrics where the package is installed, 3 MB, for a feature of its own that stays off.
+# redis-py imports OpenTelemetry's metrics if the package is installed, so they are not listed here.
 TRACES = ("opentelemetry.sdk.trace", "opentelemetry.exporter", "opentelemetry.proto")
 LOADED = """
 import sys
@@ -17,7 +17,7 @@ import sys
 print(*[name for name in sys.modules if name.startswith({names})])
 """
 WEB = "import config.asgi"
-# All that a worker does before its first task.
+# The startup of a worker, up to its first task.
 WORKER = """
 from celery.signals import celeryd_init, worker_process_init
 from config.celery import app
@@ -31,7 +31,7 @@ worker_process_init.send(sender=None)
 @pytest.mark.parametrize(
     ("variables", "loaded"),
     [
-        # These are variables that a cluster sets in every container.
+        # A cluster may set these variables in every container.
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_SERVICE_NAME": "x"}, set()),
         pytest.param({"TRACING": "true"}, set(TRACES), marks=pytest.mark.slow),
         pytest.param({"SENTRY_DSN": "http://0123@127.0.0.1:9/7"}, {"sentry_sdk"}, marks=pytest.mark.slow),
@@ -67,8 +67,8 @@ def test_an_empty_dsn_disables_error_reports(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.slow
-def test_a_worker_loads_no_pages_no_admin_and_no_sign_in() -> None:
-    """A fork of a worker takes 123 MB before its first task, and 141 MB with both."""
+def test_a_worker_does_not_import_pages_admin_or_sign_in() -> None:
+    """These would increase the memory of a worker process from 123 to 141 MB."""
     names = (
         "config.urls", "unfold.admin", "rest_framework.views", "exports.admin.", "exports.pages.", "pyarrow", "authlib",
         "fido2",

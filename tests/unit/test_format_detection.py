@@ -64,10 +64,10 @@ OOXML = ("[Content_Types].xml", b"<Types/>")
         (hostile.zipped(("mimetype", b"application/zip")), None),
         (hostile.zipped(("holiday.txt", b"words")), None),
     ],
-    ids=lambda value: repr(value[:8]) if isinstance(value, bytes) else str(value),  # a zip contains the time
+    ids=lambda value: repr(value[:8]) if isinstance(value, bytes) else str(value),  # zip files contain the time
 )
-def test_bytes_determine_the_kind(head: bytes, kind: DocumentFormat | None) -> None:
-    """B12: a type is known by magic bytes."""
+def test_the_first_bytes_determine_the_format(head: bytes, kind: DocumentFormat | None) -> None:
+    """B12."""
     assert sniff(head) == kind
 
 
@@ -84,15 +84,15 @@ def test_a_name_only_distinguishes_texts() -> None:
     assert sniff(OLE + "EncryptedPackage".encode("utf-16-le"), "locked.xlsx") == DocumentFormat.XLSX
 
 
-def test_a_polyglot_file_is_of_the_kind_that_it_begins_with() -> None:
-    """B12: no parser gets a document of another format."""
+def test_the_format_of_a_polyglot_file_is_that_of_its_beginning() -> None:
+    """B12: no parser receives a document of another format."""
     assert sniff(b"\x89PNG\r\n\x1a\n" + bytes(100) + b"%PDF-1.7\n") == DocumentFormat.PNG
     assert sniff(b"%PDF-1.7\n" + hostile.zipped(OOXML, ("word/document.xml", b""))) == DocumentFormat.PDF
     assert sniff(hostile.zipped(OOXML, ("word/document.xml", b"")) + b"%PDF-1.7\n") == DocumentFormat.DOCX
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc"]), min_size=1), st.integers(1, 40))
-def test_text_is_recognized_wherever_its_head_ends(text: str, cut: int) -> None:
+def test_text_is_recognized_if_it_is_cut_at_any_byte(text: str, cut: int) -> None:
     head = ("An invoice: " + text).encode()
     assert sniff(head[: 12 + cut]) == DocumentFormat.TEXT
 
@@ -123,11 +123,11 @@ def test_it_accepts_any_bytes(head: bytes) -> None:
 def test_hostile_heads_are_classified_in_time(unit: bytes) -> None:
     """B12: requests and the sweep classify untrusted bytes."""
     head = (unit * (HEAD_BYTES // len(unit) + 1))[:HEAD_BYTES]
-    assert least_of_three(lambda: sniff(head)) < 0.05
+    assert fastest_of_three(lambda: sniff(head)) < 0.05
 
 
-def least_of_three(call: Callable[[], object]) -> float:
-    """Return the CPU seconds of a call: the least of three, so that garbage of other code does not count."""
+def fastest_of_three(call: Callable[[], object]) -> float:
+    """Return the CPU seconds of the fastest of three calls, so that garbage collection does not affect the result."""
 
     def once() -> float:
         used = time.process_time()
@@ -137,13 +137,13 @@ def least_of_three(call: Callable[[], object]) -> float:
     return min(once() for _ in range(3))
 
 
-def test_the_first_entries_of_a_zip_determine_its_kind() -> None:
+def test_the_first_entries_of_a_zip_determine_its_format() -> None:
     many = [(f"a-file-{number}", b"") for number in range(150)]
     assert sniff(hostile.zipped(*many, ("word/document.xml", b""))) == DocumentFormat.DOCX
     assert sniff(hostile.zipped(("a" * 4_000, b""), ("ppt/presentation.xml", b""))) == DocumentFormat.PPTX
 
 
-def test_every_kind_has_a_media_type() -> None:
+def test_every_format_has_a_different_media_type() -> None:
     assert len({kind.media_type for kind in DocumentFormat}) == len(DocumentFormat)
 
 

@@ -1,4 +1,4 @@
-"""Retry-After of webhook receivers, OCR providers, and models (A25, B14, B18)."""
+"""The Retry-After header of webhook receivers, OCR providers, and models (A25, B14, B18)."""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -31,7 +31,7 @@ from config.platform.http.outbound import retry_after
         (None, None),
     ],
 )
-def test_retry_after_is_a_bounded_number_of_seconds_or_none(value: str | None, seconds: float | None) -> None:
+def test_retry_after_is_a_limited_number_of_seconds_or_none(value: str | None, seconds: float | None) -> None:
     """B14, B18."""
     assert retry_after.seconds(value, limit=60) == seconds
 

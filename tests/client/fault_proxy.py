@@ -1,5 +1,6 @@
-"""A real HTTP proxy between the command line and a server. It records requests, forwards streams without buffering, and
-injects faults on request.
+"""A real HTTP proxy between the command line and a server.
+
+It records requests, forwards streams without buffering, and injects faults on request.
 """
 
 import http.client
@@ -22,20 +23,20 @@ class RecordedRequest(NamedTuple):
 @dataclass
 class FaultProxy(Proxy):
     seen: list[RecordedRequest] = field(default_factory=list)
-    begun: list[str] = field(default_factory=list)
+    started_responses: list[str] = field(default_factory=list)
 
     def reset(self) -> None:
         self.faults.clear()
         self.seen.clear()
-        self.begun.clear()
+        self.started_responses.clear()
 
     def requests_to(self, method: str, text: str) -> list[RecordedRequest]:
-        """Return the requests of this method with this text in their path or query."""
+        """Return the requests with this method and with this text in their path or query."""
         return [each for each in self.seen if each.method == method and text in each.path]
 
     def streams(self) -> int:
-        """Return how many event streams have sent events."""
-        return sum("/events" in path for path in self.begun)
+        """Return the number of event streams that have sent data."""
+        return sum("/events" in path for path in self.started_responses)
 
 
 class ProxyHandler(Handler):
@@ -54,7 +55,7 @@ class ProxyHandler(Handler):
     do_GET = do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = handle_any  # noqa: N815 - http.server's names
 
     def pass_on(self, body: bytes, *, change: Callable[[Iterator[bytes]], Iterator[bytes]] = iter) -> None:
-        """Forward the request, and stream its response."""
+        """Forward the request, and stream the response."""
         address = urlsplit(self.proxy.upstream)
         upstream = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
         try:
@@ -64,12 +65,12 @@ class ProxyHandler(Handler):
             for number, block in enumerate(change(iter(lambda: reply.read1(65_536), b""))):
                 self.wfile.write(block)
                 if number == 0:
-                    self.proxy.begun.append(self.path)
+                    self.proxy.started_responses.append(self.path)
         finally:
             upstream.close()
 
     def head(self, status: int, headers: list[tuple[str, str]]) -> None:
-        """Start a response that ends with its connection."""
+        """Start a response that ends when the connection is closed."""
         self.send_response_only(status)
         for name, value in headers:
             if name.lower() not in {"transfer-encoding", "connection"}:
@@ -82,7 +83,7 @@ Action = Callable[[Handler, bytes], None]
 
 
 def problem(status: int, code: str, *, retry_after: int | None = None) -> Action:
-    """Respond with a problem."""
+    """Return an action that responds with a problem."""
     headers = [("Content-Type", "application/problem+json")]
     headers += [] if retry_after is None else [("Retry-After", str(retry_after))]
     body = f'{{"status": {status}, "code": "{code}", "detail": "Made up by a test."}}'.encode()
@@ -90,7 +91,7 @@ def problem(status: int, code: str, *, retry_after: int | None = None) -> Action
 
 
 def cut_after(count: int) -> Action:
-    """Pass some bytes of the response's body on, and close the connection."""
+    """Return an action that forwards the first bytes of the response's body, and closes the connection."""
 
     def some(blocks: Iterator[bytes]) -> Iterator[bytes]:
         left = count
@@ -100,11 +101,11 @@ def cut_after(count: int) -> Action:
             if left <= 0:
                 return
 
-    return changed(some)
+    return with_changed_body(some)
 
 
 def cut_before(text: bytes) -> Action:
-    """Pass the response on up to a text in it, and close the connection."""
+    """Return an action that forwards the response up to a text in it, and closes the connection."""
 
     def up_to(blocks: Iterator[bytes]) -> Iterator[bytes]:
         for block in blocks:
@@ -113,20 +114,20 @@ def cut_before(text: bytes) -> Action:
             if found:
                 return
 
-    return changed(up_to)
+    return with_changed_body(up_to)
 
 
 def flip_bit(handler: Handler, body: bytes) -> None:
     """Flip one bit of the response."""
 
-    def turn(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    def flip_first(blocks: Iterator[bytes]) -> Iterator[bytes]:
         for number, block in enumerate(blocks):
             yield block if number else bytes([block[0] ^ 1]) + block[1:]
 
-    changed(turn)(handler, body)
+    with_changed_body(flip_first)(handler, body)
 
 
-def changed(change: Callable[[Iterator[bytes]], Iterator[bytes]]) -> Action:
+def with_changed_body(change: Callable[[Iterator[bytes]], Iterator[bytes]]) -> Action:
     def act(handler: Any, body: bytes) -> None:
         handler.pass_on(body, change=change)
 
@@ -135,11 +136,11 @@ def changed(change: Callable[[Iterator[bytes]], Iterator[bytes]]) -> Action:
 
 @contextmanager
 def running(upstream: str) -> Iterator[FaultProxy]:
-    gate = FaultProxy(upstream)
-    with Server(("127.0.0.1", 0), type("BoundPassage", (ProxyHandler,), {"proxy": gate})) as server:
-        gate.url = f"http://127.0.0.1:{server.server_address[1]}"
+    proxy = FaultProxy(upstream)
+    with Server(("127.0.0.1", 0), type("BoundPassage", (ProxyHandler,), {"proxy": proxy})) as server:
+        proxy.url = f"http://127.0.0.1:{server.server_address[1]}"
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
-        yield gate
+        yield proxy
         server.shutdown()
         thread.join()
