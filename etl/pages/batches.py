@@ -99,7 +99,10 @@ class SubmittedBatch(SubmissionPage, BatchListPage):
 
     def create(self) -> HttpResponse:
         batch = submit(self.request, self.user)
-        messages.success(self.request, f"{batch.total:,} documents uploaded. This page shows their progress.")
+        messages.success(
+            self.request,
+            f"{batch.total:,} document{'' if batch.total == 1 else 's'} uploaded. This page shows their progress.",
+        )
         return redirect("batch", batch_id=batch.pk)
 
 

@@ -89,7 +89,8 @@ def check(user_id: int, *, size: int, uploads: Sequence[str] = (), count: int = 
     if quota.documents + count > quota.daily_documents:
         rest = left(quota.daily_documents, quota.documents)
         reason = f"This needs {count:,} documents, and {rest:,} of today's {quota.daily_documents:,} are left"
-        refuse(reason if count > 1 else f"You have used all {quota.daily_documents:,} documents of today")
+        limit = f"{quota.daily_documents:,} document{'' if quota.daily_documents == 1 else 's'}"
+        refuse(reason if count > 1 else f"You have reached your daily limit of {limit}")
     if quota.bytes + size > quota.daily_bytes:
         rest = left(quota.daily_bytes, quota.bytes)
         refuse(f"This needs {size:,} bytes, and {rest:,} of today's {quota.daily_bytes:,} are left")

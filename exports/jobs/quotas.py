@@ -108,7 +108,9 @@ def values(user_id: int) -> dict[str, Any]:
 def exceeded(quota: Quota, *, jobs: int, chunks: int) -> QuotaExceeded:
     """Return the problem with the requested and the remaining number."""
     if jobs and quota.jobs + jobs > quota.daily_jobs:
-        reason = f"You have used all {quota.daily_jobs:,} exports of today"
+        reason = (
+            f"You have reached your daily limit of {quota.daily_jobs:,} export{'' if quota.daily_jobs == 1 else 's'}"
+        )
     else:
         left = quotas.left(quota.daily_chunks, quota.chunks)
         requested = f"{chunks:,} chunk{'' if chunks == 1 else 's'}"

@@ -19,7 +19,7 @@ def charge(user_id: int) -> None:
     limit = settings.SLUICE.etl_daily_rule_versions
     if not RuleUsage.objects.charge(user_id, "versions", limit=limit):
         REFUSED.inc()
-        reason = f"You have used all {limit:,} rule versions of today"
+        reason = f"You have reached your daily limit of {limit:,} rule version{'' if limit == 1 else 's'}"
         raise QuotaExceeded.of_day(reason)
 
 

@@ -231,7 +231,7 @@ def quota(settings: LazySettings, plain: Rule) -> Callable[..., None]:  # noqa: 
     ("limits", "detail"),
     [
         ({"etl_max_open_per_user": 2}, "2 unfinished documents"),
-        ({"etl_daily_documents": 2}, "all 2 documents of today"),
+        ({"etl_daily_documents": 2}, "your daily limit of 2 documents"),
         ({"etl_daily_bytes": 2 * len(TEXT) + 1}, f"This needs {len(TEXT)} bytes, and 1 of today's"),
     ],
 )
@@ -395,7 +395,7 @@ def test_uploaded_objects_count_until_they_are_deleted(
     expire(hours=0.5)
     response = offer(api)
     assert refusal(response) == (429, "quota_exceeded")
-    assert "all 2 documents of today" in response.json()["detail"]
+    assert "your daily limit of 2 documents" in response.json()["detail"]
 
     monkeypatch.setattr(cleanup, "UPLOADS_KEPT", -timedelta(hours=1))
     expire(hours=25)

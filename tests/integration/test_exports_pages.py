@@ -389,7 +389,7 @@ def test_an_exhausted_quota_is_reported_with_its_reset_and_keeps_the_form(
 ) -> None:
     Allowance.objects.create(user=alice, daily_jobs=0)
     response = visitor.post("/app/exports/new", form())
-    assert "You have used all 0 exports of today" in text(response)
+    assert "You have reached your daily limit of 0 exports" in text(response)
     assert re.search(r"Try again in \d+ (h|min|s)", text(response))
     assert "LGA,2024-03-01" in response.content.decode()
 

@@ -351,6 +351,7 @@ def test_the_command_grants_changes_and_removes(dataset: Dataset, team: Group) -
         (("things", "team", "--key-pattern", "[a-"), "Not a regular expression"),
         (("things", "team", "--key-pattern", "(a+)+"), "must not contain another repetition"),
         (("things", "team", "--remove"), "things is not granted to team"),
+        (("things", "missing", "--remove", "--create"), "Group missing not found."),
     ],
 )
 def test_the_command_explains_refusals(dataset: Dataset, team: Group, arguments: tuple[str, ...], reason: str) -> None:

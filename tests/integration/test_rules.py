@@ -599,7 +599,7 @@ def test_each_version_of_a_day_counts(api: APIClient, bob: User, rule: str, sett
 
     assert statuses == [200, 200, 429]
     assert (refused.status_code, refused.json()["code"]) == (429, "quota_exceeded")
-    assert "all 3 rule versions of today" in refused.json()["detail"]
+    assert "your daily limit of 3 rule versions" in refused.json()["detail"]
     assert 0 < int(refused["Retry-After"]) <= 86_400
     assert versions() == 3
     assert api.patch(rule, {"name": "n1"}).status_code == 200  # no change, no version

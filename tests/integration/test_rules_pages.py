@@ -433,7 +433,7 @@ def test_posts_count_toward_the_api_rate_limits(settings: Any, me: Client, rule:
 def test_a_refused_version_keeps_the_typed_rule(settings: Any, me: Client, rule: Rule) -> None:
     configure(settings, etl_daily_rule_versions=0)
     response = save(me, rule, name="One too many")
-    assert "all 0 rule versions of today" in response.content.decode()
+    assert "your daily limit of 0 rule versions" in response.content.decode()
     assert response.context["typed"]["name"] == "One too many"
 
 

@@ -35,8 +35,9 @@ class Command(BaseCommand):
         if dataset is None:
             raise CommandError(f"Dataset {name} not found. Register it with register_dataset.")
         found = Group.objects.filter(name=group).first()
-        if found is None and not create:
-            raise CommandError(f"Group {group} not found. Existing groups: {existing_groups()}. --create creates it.")
+        if found is None and (remove or not create):
+            advice = "" if remove else " --create creates it."
+            raise CommandError(f"Group {group} not found. Existing groups: {existing_groups()}.{advice}")
         found = found or Group.objects.create(name=group)
         done = (
             removed(dataset, found, open_to_all=options["open_to_all"])
