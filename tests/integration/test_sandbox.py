@@ -103,7 +103,7 @@ from etl.providers.local import sandbox
 sandbox.confine()
 sandbox.confine_further()
 from etl.providers.local.reading import read
-from etl.providers.local.recognition import Engine
+from etl.providers.local.ocr_engine import Engine
 limits = dict(pages=9, pixels=10**8, text=10**8)
 for message in read(Engine(), dict(kind="jpg", limits=limits), document):
     print(json.dumps(message))

@@ -22,15 +22,15 @@ LIMITS = {"pages": 1000, "pixels": 100_000_000, "text": 100_000_000}
 def local() -> Read:
     """Return the local provider's reader, without its sandbox and worker."""
     from etl.core.formats import DocumentFormat
-    from etl.providers.local import reading, recognition
+    from etl.providers.local import ocr_engine, reading
 
-    recognition.warm_up()
+    ocr_engine.warm_up()
 
     def read(path: Path) -> dict[str, Any]:
         suffix = path.suffix.lower()
         kind = DocumentFormat(KINDS.get(suffix, suffix[1:]))
         request = {"kind": kind.value, "limits": LIMITS}
-        messages = list(reading.read(recognition.Engine(), request, io.BytesIO(path.read_bytes())))
+        messages = list(reading.read(ocr_engine.Engine(), request, io.BytesIO(path.read_bytes())))
         if error := messages[-1].get("error") or messages[-1].get("startup_error"):
             return {"error": error}
         texts = [str(message["text"]) for message in messages if "page" in message]

@@ -36,9 +36,9 @@ def main(worker: int) -> None:
         sandbox.confine()
         exit_with_parent(worker)
         # Imported in the sandbox and after output is discarded, because libraries may print or open files.
-        from etl.providers.local import reading, recognition
+        from etl.providers.local import ocr_engine, reading
 
-        recognition.warm_up()
+        ocr_engine.warm_up()
     except Exception as error:  # noqa: BLE001 - any failure before the first document is a startup error
         report(control, {"startup_error": f"{type(error).__name__} {getattr(error, 'name', None) or ''}"})
         return
@@ -49,7 +49,7 @@ def main(worker: int) -> None:
             reading.prepare(request)
             if not (pid := os.fork()):
                 control.close()
-                send_and_exit(reading.read(recognition.Engine(), request, document), request, output, reader)
+                send_and_exit(reading.read(ocr_engine.Engine(), request, document), request, output, reader)
         report(control, {"started": pid})
         _, status, usage = os.wait4(pid, 0)
         report(control, {"exit": os.waitstatus_to_exitcode(status), "memory": usage.ru_maxrss * MAXRSS_UNIT})

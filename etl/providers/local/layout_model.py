@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from etl.providers.local.boxes import overlap
-from etl.providers.local.recognition import EngineBroken, load_engine, set_session_options, thread_count
+from etl.providers.local.ocr_engine import EngineBroken, load_engine, set_session_options, thread_count
 
 MODEL = "layout_cdla.onnx"
 # The block kind of each class of the model, in the model's order.

@@ -4,7 +4,7 @@ from typing import Any
 
 from etl.providers.local.boxes import Box
 from etl.providers.local.layout import Block
-from etl.providers.local.page_conversion import PageText
+from etl.providers.local.page_recognition import PageText
 
 
 def describe(page: PageText, number: int) -> dict[str, Any]:

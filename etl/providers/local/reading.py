@@ -10,10 +10,10 @@ from etl.core.errors import BadDocument, FileCorrupt, FileTooLarge, OcrFailed, T
 from etl.core.formats import OFFICE_FORMATS, DocumentFormat
 from etl.providers.local import hyphens, page_images, page_json
 from etl.providers.local.images import ImagePages
-from etl.providers.local.page_conversion import PageConverter, PageText, describe_location
+from etl.providers.local.ocr_engine import Engine, EngineBroken, EngineNotLoaded
+from etl.providers.local.page_recognition import PageRecognizer, PageText, describe_location
 from etl.providers.local.pages import DocumentLimits
 from etl.providers.local.pdf import Pdf
-from etl.providers.local.recognition import Engine, EngineBroken, EngineNotLoaded
 from etl.providers.local.running_heads import RunningHeads, is_prose, restore_if_empty
 
 LIBRARY = re.compile(r"\blib[\w.+-]+\.so[\d.]*")
@@ -30,7 +30,7 @@ class DocumentReader:
 
     def __init__(self, engine: Engine, *, document: BinaryIO, kind: DocumentFormat, limits: DocumentLimits) -> None:
         self.engine = engine
-        self.converter = PageConverter(engine)
+        self.recognizer = PageRecognizer(engine)
         self.limits = limits
         self.source: Pdf | ImagePages = (
             Pdf(document, limits) if kind == DocumentFormat.PDF else ImagePages(document, kind, limits)
@@ -92,7 +92,7 @@ class DocumentReader:
         """Return the text of a page, or the message `{"failed": …}`."""
         seconds = self.engine.seconds
         try:
-            page = self.converter.convert(self.source.page(index))
+            page = self.recognizer.recognize(self.source.page(index))
         except (*DOCUMENT_ERRORS, EngineBroken, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001 - libraries raise any exception for a damaged page; the worker logs it

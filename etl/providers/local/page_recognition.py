@@ -1,4 +1,4 @@
-"""Conversion of a page to blocks: text layer or OCR, then layout analysis."""
+"""Recognition of a page: its words from the text layer or OCR, then its blocks by layout analysis."""
 
 import traceback
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ import numpy as np
 from etl.providers.local.boxes import Box, Row, group_rows, mean_confidence
 from etl.providers.local.layout import Block, PageGeometry, analyze, bounds, is_plain_prose
 from etl.providers.local.layout_model import LayoutModel
+from etl.providers.local.ocr_engine import Engine, EngineBroken
 from etl.providers.local.pages import LocalPage, Part
-from etl.providers.local.recognition import Engine, EngineBroken
 from etl.providers.local.rulings import find_rulings
 
 # Assumed points per pixel of image files, because their printed size is unknown.
@@ -54,14 +54,14 @@ class PageText:
         return self.width if turn % 180 else self.height
 
 
-class PageConverter:
-    """Converter of pages to blocks. Loads the models for the first page that needs them."""
+class PageRecognizer:
+    """Recognizer of the blocks of pages. Loads the models for the first page that needs them."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.model = LayoutModel()
 
-    def convert(self, page: LocalPage) -> PageText:
+    def recognize(self, page: LocalPage) -> PageText:
         """Return the blocks of a page, from its text layer or from OCR, whichever has more text."""
         layer = self.from_layer(page)
         if not page.needs_ocr:

@@ -13,7 +13,7 @@ FONT = f"{mpl.get_data_path()}/fonts/ttf/DejaVuSans.ttf"
 
 DENORMAL = """
 import numpy as np
-from etl.providers.local.recognition import Engine
+from etl.providers.local.ocr_engine import Engine
 from etl.providers.local.layout_model import LayoutModel
 page = np.full((200, 300, 3), 255, np.uint8)
 {first}
@@ -23,7 +23,7 @@ LINES = f"""
 import json
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
-from etl.providers.local.recognition import create_engine
+from etl.providers.local.ocr_engine import create_engine
 
 def line(text):
     font = ImageFont.truetype({FONT!r}, 28)
