@@ -14,7 +14,7 @@ class EventQuerySet(models.QuerySet["Event"]):
 
 
 class Event(models.Model):
-    """A status change of a job or of one of its chunks. Append-only.
+    """A status change of a job or of one of its chunks. Only its error and its webhook time change.
 
     The statement that makes the change also inserts the event, so neither exists without the other. Within a job, `seq`
     increases in the order of the commits, because it is assigned under the lock of the job's row. After the events of

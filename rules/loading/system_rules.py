@@ -55,8 +55,8 @@ def folder() -> Path:
 def load_all() -> Outcome:
     """Make the system rules match the files. The rule of an invalid file does not change.
 
-    If ETL_RULES_DIR does not exist, its rules are kept, because a host without the folder must not hide them from other
-    hosts. If the folder is empty, its rules are hidden.
+    If ETL_RULES_DIR does not exist, no rule is hidden, because a host without the folder must not hide rules from other
+    hosts. But rules that replace included ones are reset. If the folder is empty, its rules are hidden.
     """
     included, custom = parsing.read(SHIPPED) or Folder(), parsing.read(folder())
     present = included.slugs | custom.slugs if custom else None

@@ -1,4 +1,4 @@
-"""A proxy in front of Redis that forwards commands, and drops selected replies."""
+"""A proxy in front of Redis that forwards commands, and can drop the replies on a connection."""
 
 import socket
 import socketserver
@@ -11,7 +11,10 @@ BLOCK = 65_536
 
 
 class Relay(socketserver.ThreadingTCPServer):
-    """A proxy that drops the next `times` replies to commands with `text`. `dropped`: the number so far."""
+    """A proxy that drops all replies on a connection after a block of commands with `text`.
+
+    Applies to the next `times` such blocks. `dropped`: their number so far.
+    """
 
     daemon_threads = True
     allow_reuse_address = True
@@ -29,7 +32,7 @@ class Relay(socketserver.ThreadingTCPServer):
     def drop_replies(self, text: str, *, times: int = 1) -> None:
         self.text, self.times = text.encode(), times
 
-    def should_drop(self, command: bytes) -> bool:
+    def take_drop(self, command: bytes) -> bool:
         matches = self.times > 0 and self.text in command
         self.times -= matches
         self.dropped += matches
@@ -44,7 +47,7 @@ class RelayHandler(socketserver.BaseRequestHandler):
         with socket.create_connection(self.server.upstream) as upstream:
             Thread(target=self.forward_replies, args=(upstream,), daemon=True).start()
             while block := self.request.recv(BLOCK):
-                self.drops_replies = self.drops_replies or self.server.should_drop(block)
+                self.drops_replies = self.drops_replies or self.server.take_drop(block)
                 upstream.sendall(block)
 
     def forward_replies(self, upstream: socket.socket) -> None:

@@ -69,9 +69,12 @@ class ModelServer:
 
     def answer(self, request: Request) -> Reply:
         self.requests.append(request)
-        answer = self.script.pop(0) if self.script else self.otherwise
+        try:
+            answer: Answer | None = self.script.pop(0)
+        except IndexError:  # no check before, because requests are concurrent
+            answer = self.otherwise
         if answer is None:
-            return problem(418, "The script has ended.")
+            return problem(418, "No response is scripted.")
         return answer(request) if callable(answer) else answer
 
 

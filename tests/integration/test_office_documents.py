@@ -343,6 +343,14 @@ def test_a_footnote_is_on_the_page_that_has_its_label(provider: LocalProvider, m
     assert pages == ["First[^1]\n\n[^1]: PO-7", "Second"]
 
 
+def test_a_page_break_in_a_footnote_leaves_no_mark(provider: LocalProvider, made: Maker) -> None:
+    text = b"<text:p>Long <text:soft-page-break/>note</text:p>"
+    note = b"<text:note-citation>1</text:note-citation><text:note-body>" + text + b"</text:note-body>"
+    body = b"<text:p>First<text:note>" + note + b"</text:note></text:p>"
+    result, _ = convert(provider, made(hostile_office.odt(body), DocumentFormat.ODT))
+    assert "[^1]: Long note\n" in result.markdown
+
+
 def test_a_large_picture_has_a_warning_and_a_logo_has_none(provider: LocalProvider, made: Maker) -> None:
     frame = '<draw:frame svg:width="{0}cm" svg:height="{0}cm"><draw:image xlink:href="a.png"/></draw:frame>'
     for side, expected in ((4, []), (12, [("image_not_read", 1)])):

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from etl.providers.local.boxes import Box
+from etl.providers.local.boxes import Box, group_rows
 from etl.providers.local.layout import PageGeometry, analyze
 from etl.providers.local.layout_model import Region
 from etl.providers.local.rulings import Ruling, Rulings, find_rulings
+from etl.providers.local.tables.alignment import aligned_tables
 from tests.unit.test_layout import row, words
 
 FIGURES = [("Kingfisher", "29"), ("Osprey", "20"), ("Mink", "35")]
@@ -258,3 +259,13 @@ def test_edges_of_shaded_lines_do_not_divide_the_cells_of_a_row() -> None:
     [table] = read(boxes, rulings, [table_region(45, 28, 400, 112)])
     assert table[2] == "| Area | Emissions of less than ten tons a year | Dry cleaners and shops |"
     assert table[3] == "| Road | Motor vehicles that are operated on roads | Cars, trucks and others |"
+
+
+def test_a_table_does_not_include_the_rows_of_the_table_above_it() -> None:
+    """The gap between them is too large for rows, but not for column heads."""
+    upper = [box for y in (50, 66, 82, 98) for box in row(y, (50, "Mink"), (150, "35"), (250, "7"))]
+    lower = [box for y in range(119, 231, 16) for box in row(y, (50, "Osprey of the northern sea"), (250, "20"))]
+
+    tables = aligned_tables(group_rows([*upper, *lower]))
+
+    assert [len(table.rows) for table in tables] == [4, 7]

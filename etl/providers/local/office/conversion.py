@@ -158,7 +158,7 @@ def split(text: str) -> list[str]:
     found = list(split_pages(line for line in lines if line not in notes))
     for line, label in notes.items():
         at = next((index for index, each in enumerate(found) if label in each), len(found) - 1)
-        found[at] = f"{found[at]}\n\n{line}"
+        found[at] = f"{found[at]}\n\n{line.replace(PAGE_BREAK, '')}"
     return found
 
 

@@ -17,7 +17,7 @@ Span = tuple[float, float]
 MIN_ROWS_OF_TWO_COLUMNS = 3
 # Maximum gap between rows of a table, as a multiple of the type size, and maximum consecutive rows that do not fit.
 MAX_ROW_GAP, MAX_PENDING = 3.0, 4
-MAX_HEAD_GAP = 1.0  # maximum gap between a table and a head that spans columns, in type sizes
+MAX_HEAD_GAP = 1.0  # maximum gap above a table to a row of column heads, in type sizes
 # Minimum median length of the cells in a column of prose.
 PROSE_LETTERS = 28
 AMOUNT = re.compile(r"[-–−]?\s?(?:[€$£¥]|[A-Z]{3})?\s?\d[\d.,'’ ]*[.,]\d{2}\s?(?:[€$£¥]|[A-Z]{3})?")
@@ -87,14 +87,14 @@ def is_in(box: Area, span: Span) -> bool:
 def aligned_tables(rows: list[Row]) -> list[AlignedRows]:
     """Return the tables of aligned rows, from top to bottom."""
     tables = []
-    index = 0
+    index = bottom = 0  # `bottom`: the first row below the last table
     while index < len(rows):
         found, end = align_from(rows, index)
         if found.is_table():
             last = extend(found, rows[end:], step=1)
-            extend(found, rows[:index][::-1], step=-1)
+            extend(found, rows[bottom:index][::-1], step=-1)
             tables.append(found)
-            index = end + last
+            index = bottom = end + last
         else:
             index += 1
     return tables
@@ -127,9 +127,8 @@ def align_from(rows: list[Row], start: int) -> tuple[AlignedRows, int]:
 
 
 def extend(found: AlignedRows, rows: list[Row], *, step: int) -> int:
-    """Add adjacent rows below a table (`step` 1) or above it (-1) that continue its cells or are column heads.
-
-    Return the number of added rows.
+    """Add the adjacent rows below a table (`step` 1) or above it (-1) that fit its width: continued cells, and column
+    heads. Return the number of added rows.
     """
     count = 0
     for row in rows:
