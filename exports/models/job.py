@@ -34,7 +34,7 @@ class Reuse(models.TextChoices):
 
 
 MAX_NAME = 200  # characters
-TRIGRAM = 3
+TRIGRAM_LENGTH = 3
 UNSUCCESSFUL = Q(status__in=[JobStatus.CANCELLED, JobStatus.FAILED])
 
 
@@ -54,7 +54,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.active().filter(done=F("total"))
 
     def with_running(self) -> "JobQuerySet":
-        """Annotate `running`, the number of running chunks, from the index on job and status.
+        """Annotate `running`, the number of running chunks. The query uses the index on job and status.
 
         Defers `filters`, which can be a megabyte long and is part of no response.
         """
@@ -64,7 +64,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         )
 
     def with_span(self) -> "JobQuerySet":
-        """Annotate the first and the last pair in request order: `first_key`, `first_day`, `last_key`, `last_day`."""
+        """Annotate the first and the last chunk in request order: `first_key`, `first_day`, `last_key`, `last_day`."""
         first = Chunk.objects.filter(job_id=OuterRef("pk"), seq=0)
         last = Chunk.objects.filter(job_id=OuterRef("pk"), seq=OuterRef("total") - 1)
         return self.annotate(
@@ -83,7 +83,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 
 
 class Job(models.Model):
-    """An export. Only the statements that docs/lifecycle.md lists change its counters."""
+    """An export. Its counters are changed only by the statements listed in docs/lifecycle.md."""
 
     job_id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="export_jobs", db_index=False)
@@ -143,7 +143,7 @@ class Job(models.Model):
     error_code = models.CharField(max_length=40, default="", blank=True)
     error_detail = models.CharField(max_length=200, default="", blank=True)
 
-    # From the database's clock, like the other times: the clock of a web process may be wrong, and durations negative.
+    # From the database's clock, like the other times. A web server's clock may be wrong; durations would be negative.
     created_at = models.DateTimeField(default=clock.now, editable=False)
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
@@ -180,7 +180,7 @@ class Job(models.Model):
             models.Index(fields=["user", "status", "-created_at", "-job_id"], name="exports_jobs_of_status"),
             models.Index(fields=["user", "dataset", "-created_at", "-job_id"], name="exports_jobs_of_dataset"),
             # For the search by a part of the name, with the expression of `matches`. The index includes jobs without a
-            # name: Postgres has no statistics of the names in a partial index, and would use it for frequent words too.
+            # name: a partial index would have no statistics, so Postgres would use it even for frequent words.
             GinIndex(OpClass(Upper("name"), name="gin_trgm_ops"), name="exports_jobs_name"),
             models.Index(
                 fields=["status", "-created_at", "-job_id"], name="exports_jobs_not_success", condition=UNSUCCESSFUL
@@ -223,7 +223,7 @@ class Job(models.Model):
 
         The index has groups of three characters. A shorter text is searched only at the beginning of names.
         """
-        name = Q(**{"name__icontains" if len(text) >= TRIGRAM else "name__istartswith": text})
+        name = Q(**{"name__icontains" if len(text) >= TRIGRAM_LENGTH else "name__istartswith": text})
         by_id = begins_with("job_id", text)
         return name | by_id if by_id else name
 

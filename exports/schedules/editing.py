@@ -21,7 +21,7 @@ from exports.schedules.timetable import InvalidTimetable, Timetable
 log = structlog.get_logger(__name__)
 
 MAX_PER_USER = 100
-PAUSED = "Paused by a user."
+PAUSED_REASON = "Paused by a user."
 
 
 class TooManySchedules(Problem):
@@ -40,8 +40,11 @@ def owned(schedule_id: UUID, *, user_id: int) -> Schedule:
 
 
 @contextmanager
-def locked(schedule: Schedule) -> Iterator[Schedule]:
-    """Lock the row during a transaction, because the scheduler changes the same columns. Raises NoSuchSchedule."""
+def locked_for_change(schedule: Schedule) -> Iterator[Schedule]:
+    """Lock the schedule's row in a transaction, and record the change in the audit log. Raises NoSuchSchedule.
+
+    The lock is needed because the scheduler changes the same columns.
+    """
     with transaction.atomic():
         yield require_first(Schedule.objects.select_for_update().filter(pk=schedule.pk), NoSuchSchedule)
         audit.record_change(schedule_id=schedule.pk)
@@ -52,19 +55,22 @@ def create(
 ) -> tuple[Schedule, bool]:
     """Create a schedule. Return it, and whether an earlier request with the same idempotency key created it.
 
-    `values` returns the columns that the request sets. Raises BadInput, TooManySchedules, KeyReused, and InFlight.
+    `values` reads the columns from the request. It is not called for a repeated request, which may be invalid by now.
+    Raises BadInput, TooManySchedules, KeyReused, and InFlight.
     """
-    once, rows = caller.idempotency, Schedule.objects.all()
-    if once and (schedule := once.find(rows, user_id=caller.user_id)):
+    idempotency, rows = caller.idempotency, Schedule.objects.all()
+    if idempotency and (schedule := idempotency.find(rows, user_id=caller.user_id)):
         return schedule, True
-    schedule = Schedule(user_id=caller.user_id, **values(), **caller.binding, **(once.columns if once else {}))
+    schedule = Schedule(
+        user_id=caller.user_id, **values(), **caller.binding, **(idempotency.columns if idempotency else {})
+    )
     timetable = validate(schedule, read, now)
     if schedule.enabled:
         plan(schedule, timetable, now)
     else:
-        schedule.disable(PAUSED)
+        schedule.disable(PAUSED_REASON)
     with transaction.atomic():
-        if once and (earlier := once.claim(rows, user_id=caller.user_id)):
+        if idempotency and (earlier := idempotency.claim(rows, user_id=caller.user_id)):
             return earlier, True
         lock_user(caller.user_id)
         if rows.filter(user_id=caller.user_id).count() >= MAX_PER_USER:
@@ -77,12 +83,14 @@ def create(
 
 
 def change(schedule: Schedule, changes: dict[str, Any], read: Reader, *, now: datetime) -> Schedule:
-    """Change the columns in `changes`. The last of several changes wins. Raises BadInput and NoSuchSchedule.
+    """Change the columns in `changes`. Of concurrent changes of a column, the last one wins.
+
+    Raises BadInput and NoSuchSchedule.
 
     After a change of the timetable, and when the schedule is resumed, the next run is the first planned time after now.
-    Resuming also validates the request again.
+    The request is validated when the schedule is resumed, and after a change of the timetable, request, or window.
     """
-    with locked(schedule) as current:
+    with locked_for_change(schedule) as current:
         was_enabled, old_timetable = current.enabled, (current.cron, current.timezone)
         for name, value in changes.items():
             setattr(current, name, value)
@@ -99,7 +107,7 @@ def change(schedule: Schedule, changes: dict[str, Any], read: Reader, *, now: da
             if current.enabled and (is_resumed or old_timetable != (current.cron, current.timezone)):
                 plan(current, timetable, now)
         if was_enabled and not current.enabled:
-            current.disable(PAUSED)
+            current.disable(PAUSED_REASON)
         current.save()
     log.info("schedule_changed", schedule_id=str(current.pk))
     return current
@@ -115,14 +123,14 @@ def resume(schedule: Schedule, read: Reader, *, now: datetime) -> Schedule:
 
 def delete(schedule: Schedule) -> None:
     """Delete a schedule and its history. Its exports are kept, with the ID of the schedule."""
-    with locked(schedule) as current:
+    with locked_for_change(schedule) as current:
         current.delete()
     log.info("schedule_deleted", schedule_id=str(schedule.pk))
 
 
 def run_now(schedule: Schedule, read: Reader, caller: submission.Caller, *, now: datetime) -> tuple[Job, bool]:
     """Start a run now, as `runs.run_now` does, under the schedule's lock. Also raises NoSuchSchedule."""
-    with locked(schedule) as current:
+    with locked_for_change(schedule) as current:
         return runs.run_now(current, read, caller, now=now)
 
 

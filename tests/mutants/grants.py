@@ -7,7 +7,7 @@ from tests.mutants.mutant import Mutant, tests_of
 DATASETS = partial(Mutant, file="exports/models/dataset.py")
 ACCESS = partial(Mutant, file="exports/delivery/access.py")
 LINKS = partial(Mutant, file="exports/delivery/links.py")
-CONTROL = partial(Mutant, file="exports/jobs/actions.py")
+ACTIONS = partial(Mutant, file="exports/jobs/actions.py")
 TURNS = partial(Mutant, file="exports/jobs/turns.py")
 
 grants = partial(tests_of, "tests/integration/test_grants.py")
@@ -17,7 +17,7 @@ turns = partial(tests_of, "tests/integration/test_turns.py")
 MUTANTS = [
     # ---- Grants
     DATASETS(
-        name="offer granted datasets to all users",
+        name="offer datasets to users without a grant",
         old=".filter(\n            is_unlimited | Exists(own)\n        )",
         new="",
         tests=grants("a_granted_dataset_does_not_exist_for_other_users"),
@@ -35,12 +35,12 @@ MUTANTS = [
         tests=grants("an_accepted_job_ends_but_its_owner_cannot_download_it"),
     ),
     ACCESS(
-        name="deliver keys that are no longer granted",
+        name="deliver a job if any of its keys is still granted",
         old="return all(map(dataset.grant_check(), keys))",
         new="return any(map(dataset.grant_check(), keys))",
         tests=grants("a_job_with_one_key_that_is_no_longer_granted_gets_no_link"),
     ),
-    CONTROL(
+    ACTIONS(
         name="retry for an owner who has lost access",
         old="    access.require(job)\n",
         new="",
@@ -48,25 +48,25 @@ MUTANTS = [
     ),
     # ---- Error messages of the source
     ACCESS(
-        name="show owners the source's message although the dataset does not",
+        name="show owners the source's error messages even if the dataset hides them",
         old="if dataset and dataset.show_errors else",
         new="if dataset else",
         tests=messages("owners_see_it_only_if_the_dataset_shows_errors"),
     ),
     # ---- Turns
     TURNS(
-        name="start each job at the head of the queue",
+        name="ignore the owner's waiting chunks when ranking a new job",
         old="SELECT max(last.rank) + 1 FROM",
         new="SELECT 0 * max(last.rank) FROM",
         tests=turns("a_job_takes_turns_with_a_hundred_of_another_user", "the_jobs_of_one_user_run_in_their_order"),
     ),
     TURNS(
-        name="start jobs at the head of a dataset that waits for its own slots",
+        name="rank new jobs by a dataset whose slots are all in use",
         old="coalesce(min(head.rank) FILTER (WHERE d.id IN (SELECT id FROM taking_turns)), min(head.rank))",
         new="min(head.rank)",
         tests=turns("a_dataset_that_waits_for_its_own_slots_is_not_the_head_of_the_queue"),
     ),
-    CONTROL(
+    ACTIONS(
         name="let retried chunks keep their old ranks",
         old="rank = ranked.rank, ",
         new="",

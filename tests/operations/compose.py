@@ -40,7 +40,7 @@ def resolved(text: str, variables: Mapping[str, str]) -> str:
             out, rest = f"{out}$", rest[1:]
             continue
         assert rest.startswith("{"), f"${rest[:20]}"
-        inside, rest = braced(rest)
+        inside, rest = split_at_closing_brace(rest)
         found = re.fullmatch(r"(\w+)(?:(:[-+?])(.*))?", inside, re.DOTALL)
         assert found, inside
         name, operator, other = found.groups()
@@ -54,7 +54,7 @@ def resolved(text: str, variables: Mapping[str, str]) -> str:
     return out + rest
 
 
-def braced(text: str) -> tuple[str, str]:
+def split_at_closing_brace(text: str) -> tuple[str, str]:
     """Return the text inside the first, possibly nested braces, and the text after them."""
     depth = 0
     for place, character in enumerate(text):
@@ -64,7 +64,7 @@ def braced(text: str) -> tuple[str, str]:
     raise ValueError(text)
 
 
-def uncommented(text: str) -> dict[str, str]:
+def parse_dotenv(text: str) -> dict[str, str]:
     return dict(re.findall(r"^([A-Z][A-Z0-9_]*)=(.*)$", text, re.MULTILINE))
 
 
@@ -76,7 +76,7 @@ def seconds(duration: str) -> int:
 # ---- Containers as processes ----------------------------------------------------------------------------------------
 @dataclass(kw_only=True)
 class Machine:
-    """A folder in place of the containers' file systems.
+    """The services of docker/compose.yaml as local processes, with their files in one folder.
 
     `dotenv` contains the operator's variables in .env. `replacements` maps container hosts, ports, and folders to local
     ones.
@@ -91,11 +91,11 @@ class Machine:
 
     def __post_init__(self) -> None:
         subprocess.run(["sh", DOCKER / "secrets.sh", self.secrets], check=True, stdout=subprocess.DEVNULL)
-        self.dotenv = uncommented((DOCKER / ".env.example").read_text()) | self.dotenv
-        for place in ("/var/lib/metrics", "/var/tmp"):  # noqa: S108  the containers'
-            here = self.folder / "mounts" / place.rpartition("/")[2]
-            here.mkdir(parents=True)
-            self.replacements[place] = str(here)
+        self.dotenv = parse_dotenv((DOCKER / ".env.example").read_text()) | self.dotenv
+        for container_path in ("/var/lib/metrics", "/var/tmp"):  # noqa: S108 - paths in the containers
+            local_path = self.folder / "mounts" / container_path.rpartition("/")[2]
+            local_path.mkdir(parents=True)
+            self.replacements[container_path] = str(local_path)
         self.replacements["/tmp/schedule"] = str(self.folder / "schedule")  # noqa: S108  each container has its own /tmp
 
     @property
@@ -107,11 +107,11 @@ class Machine:
         file = resolved(COMPOSE["secrets"][name]["file"], self.dotenv)
         return self.secrets / file.removeprefix("./secrets/") if file.startswith("./") else Path(file)
 
-    def localized(self, text: str, service: str) -> str:
+    def with_local_addresses(self, text: str, service: str) -> str:
         """Replace the container's hosts, ports, and folders in a text with local ones."""
         for name in SERVICES[service].get("secrets", []):
             text = re.sub(rf"{SECRETS}/{name}\b", str(self.secret(name)), text)
-        assert SECRETS not in text, f"{service} has no such secret: {text}"
+        assert SECRETS not in text, f"{service} uses a secret that it does not declare: {text}"
         for theirs, ours in self.replacements.items():
             text = text.replace(theirs, ours)
         return text
@@ -124,17 +124,20 @@ class Machine:
         }
         return {
             "PATH": self.path,
-            **{name: self.localized(value, service) for name, value in passed.items() if value is not None},
+            **{name: self.with_local_addresses(value, service) for name, value in passed.items() if value is not None},
         }
 
     def command(self, service: str, key: str = "command") -> list[str]:
         written = SERVICES[service].get(key, [])
         if isinstance(written, str):
-            return shlex.split(self.localized(resolved(written, self.dotenv), service))
-        return [self.localized(resolved(part, self.dotenv), service) for part in written]
+            return shlex.split(self.with_local_addresses(resolved(written, self.dotenv), service))
+        return [self.with_local_addresses(resolved(part, self.dotenv), service) for part in written]
 
     def start(self, service: str, **variables: str) -> Process:
-        """Start the container's command with the tests' interpreter. `variables` may name other programs."""
+        """Start the container's command with the tests' interpreter.
+
+        `variables` override the container's environment, such as PATH.
+        """
         command = [*self.command(service, "entrypoint"), *self.command(service)]
         process = Process(
             name=service,
@@ -148,9 +151,9 @@ class Machine:
         return process
 
     def check(self, service: str) -> subprocess.CompletedProcess[str]:
-        """Run the service's health check as written, within its timeout."""
+        """Run the service's health check with local addresses, within its timeout."""
         check = SERVICES[service]["healthcheck"]
-        kind, *test = [self.localized(resolved(part, self.dotenv), service) for part in check["test"]]
+        kind, *test = [self.with_local_addresses(resolved(part, self.dotenv), service) for part in check["test"]]
         command: Sequence[str] = test if kind == "CMD" else ["sh", "-c", *test]
         if command[0] == "python":
             command = [sys.executable, *command[1:]]

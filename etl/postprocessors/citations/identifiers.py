@@ -9,11 +9,13 @@ from etl.postprocessors.citations.index import MAX_OCCURRENCES, RUN, Index, Plac
 MIN_LENGTH, MIN_DIGITS, MAX_LENGTH = 6, 4, 64
 IDENTIFIER = re.compile(r"\+?[\w()/ -]+")
 MARKS = re.compile(r"[()/ +-]+")
-# Spaces may differ in all identifiers. Other marks may differ only if the text cannot be a range or a ratio.
-CAN_HAVE_MARKS = re.compile(r"[+(0]|.*[^\W\d]")
-WORD_AFTER = re.compile(r" ?[^\W\d_]")  # after digits with spaces, it may be the unit of the last digits
-BOUNDS = ("\n", "|", "<", "  ")  # of cells and columns
-BEFORE, AFTER = re.compile(r"\d \Z"), re.compile(r" \d+(?![\w/-]|[.,]\d)")
+# Spaces may differ in all identifiers. Other marks may differ only if the text cannot be a range or a ratio: it begins
+# with `+`, `(`, or `0`, or contains a letter.
+MARKS_MAY_DIFFER = re.compile(r"[+(0]|.*[^\W\d]")
+WORD_AFTER = re.compile(r" ?[^\W\d_]")  # in `12 345 pieces`, the word may be the unit of 345 only
+SEPARATORS = ("\n", "|", "<", "  ")  # between lines, cells, and columns
+# More groups of digits, which make a match a part of a longer number.
+DIGITS_BEFORE, DIGITS_AFTER = re.compile(r"\d \Z"), re.compile(r" \d+(?![\w/-]|[.,]\d)")
 
 
 def respaced_places(index: Index, needle: str) -> Iterator[Place]:
@@ -26,17 +28,17 @@ def respaced_places(index: Index, needle: str) -> Iterator[Place]:
     for length in range(1, len(compact) + 1):
         for position in index.word_positions.get(compact[:length], ())[:MAX_OCCURRENCES]:
             match = pattern.match(text, position)
-            place = index.place_of(*match.span()) if match and is_whole(text, match, needle) else None
-            if match and place and not any(mark in index.content[place.start : place.end] for mark in BOUNDS):
-                is_count = " " in match.group() and compact.isdecimal() and WORD_AFTER.match(index.content, place.end)
-                yield place.as_ambiguous() if is_count else place
+            place = index.place_of(*match.span()) if match and is_match(text, match, needle) else None
+            if match and place and not any(mark in index.content[place.start : place.end] for mark in SEPARATORS):
+                may_have_unit = (
+                    " " in match.group() and compact.isdecimal() and WORD_AFTER.match(index.content, place.end)
+                )
+                yield place.as_ambiguous() if may_have_unit else place
 
 
 def mark_other_spellings(places: list[Place], text: str, content: str) -> Iterator[Place]:
-    """Yield the places, and mark those with a different case than the text as ambiguous, if necessary.
-
-    If a document has a text with digits in several cases, such as `B-10` and `b-10`, they may be different identifiers.
-    """
+    """Yield the places of a text that contains digits. Those whose case differs from the text's are ambiguous if the
+    document has the text in several cases, such as `B-10` and `b-10`, which may be different identifiers."""
     spellings = {place: spelling(content[place.start : place.end]) for place in places}
     is_distinct = any(map(str.isdecimal, text)) and len(set(spellings.values())) > 1
     for place, found in spellings.items():
@@ -55,14 +57,14 @@ def is_identifier(needle: str, compact: str) -> bool:
     return sum(map(str.isdecimal, compact)) >= MIN_DIGITS
 
 
-def is_whole(text: str, match: re.Match[str], needle: str) -> bool:
+def is_match(text: str, match: re.Match[str], needle: str) -> bool:
     """Return whether a match is not a part of a longer number, and differs from the value only by marks that may differ
     in identifiers."""
     start, end = match.span()
     last = text[max(start, text.rfind(" ", start, end) + 1) : end]
-    is_cut = bool(RUN.match(text, end)) or (last.isdecimal() and bool(AFTER.match(text, end)))
-    is_cut = is_cut or (text[start].isdecimal() and bool(BEFORE.search(text, max(0, start - 2), start)))
+    is_cut = bool(RUN.match(text, end)) or (last.isdecimal() and bool(DIGITS_AFTER.match(text, end)))
+    is_cut = is_cut or (text[start].isdecimal() and bool(DIGITS_BEFORE.search(text, max(0, start - 2), start)))
     before = text[max(0, start - 2) : start].lstrip().rpartition(" ")[2]
     return not is_cut and all(
-        CAN_HAVE_MARKS.match(each) or set(MARKS.findall(each)) <= {" "} for each in (before + match.group(), needle)
+        MARKS_MAY_DIFFER.match(each) or set(MARKS.findall(each)) <= {" "} for each in (before + match.group(), needle)
     )

@@ -1,4 +1,4 @@
-"""Images of pages, for previews and language models. Runs only in the reader process."""
+"""Images of pages, for previews and language models. Runs only in the sandboxed reader process."""
 
 from dataclasses import dataclass
 from io import BytesIO
@@ -15,16 +15,16 @@ MAX_PIXELS, MAX_SIDE = 16_000_000, 16_383  # MAX_SIDE: the limit of WebP
 
 @dataclass(frozen=True, slots=True)
 class ImageSize:
-    """The maximum size of an image. `width`: its exact width, unless a very tall page exceeds the other limits."""
+    """Limits of an image's size. `width`: the target, to which PDF pages are rendered, and images only reduced."""
 
     width: int | None = None
-    pixels: int = MAX_PIXELS
+    max_pixels: int = MAX_PIXELS
 
     def scale(self, size: tuple[float, float]) -> float:
         """Return the factor from points, or pixels, to pixels of the image."""
         wide, high = (max(1.0, side) for side in size)
         of_width = self.width / wide if self.width else MAX_SIDE / wide
-        return min(of_width, MAX_SIDE / high, sqrt(self.pixels / (wide * high)))
+        return min(of_width, MAX_SIDE / high, sqrt(self.max_pixels / (wide * high)))
 
 
 def encode(pixels: Any, size: ImageSize, *, jpeg: bool) -> bytes:

@@ -1,6 +1,6 @@
-"""Checker of a soak test: verifies the guarantees of the API with only the record.
+"""Checker for the record of a soak test: verifies the API's guarantees from the record alone.
 
-Each rule yields violations with the lines that contradict it. A record can be checked again:
+Each rule yields a description of each violation, with the lines that prove it. A record can be checked again:
 `python -m tests.chaos.history.checker .local/soak.jsonl`.
 """
 
@@ -20,7 +20,7 @@ def check(lines: list[Line]) -> list[Violation]:
 
 
 def count_by_kind(lines: Collection[Line]) -> Counter[str]:
-    """Count the responses by operation and status, and other lines by kind and outcome."""
+    """Count responses by operation and status, and streams, objects, webhooks, and actions by kind and outcome."""
     responses = [f"{line['op']} {line['status'] or 'none'}" for line in lines if line["kind"] == "response"]
     others = [
         f"{line['kind']} {line.get('how') or line.get('what') or line.get('status') or ''}".strip()
