@@ -123,7 +123,14 @@ def has_result(state: RunState) -> bool:
 # ---- Lists ----------------------------------------------------------------------------------------------------------
 def with_status(tasks: TaskQuerySet, status: str) -> TaskQuerySet:
     """Filter tasks by status. The exact status of open tasks, at most ETL_QUEUE_SIZE, is read from Redis."""
-    rows = tasks.open().order_by().select_related(None).only("uuid", "generation", "status").in_bulk()
+    rows = (
+        tasks.open()
+        .order_by()
+        .select_related(None)
+        .prefetch_related(None)
+        .only("uuid", "generation", "status")
+        .in_bulk()
+    )
     states = run_states(rows)
     matching = [task_id for task_id, row in rows.items() if status_of(usable(states.get(task_id), row)) == status]
     return tasks.filter(Q(status=status) | Q(task_id__in=matching) if status in ENDED else Q(task_id__in=matching))

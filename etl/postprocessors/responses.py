@@ -26,6 +26,7 @@ MAX_QUOTE = 500
 # Limits of a number. Validation takes 0.1 ms at these limits, and the time grows with the square of the decimal places.
 MAX_DIGITS = 100
 MAX_PLACES = 500  # after the decimal point
+MAX_ZEROS = 9_999  # exponent of zero
 MAX_LITERAL = 700  # characters
 EXPONENT = re.compile(r"[eE][+-]?0*(\d*)\Z")
 MAX_EXPONENT = 4  # digits
@@ -135,7 +136,7 @@ def range_error(value: Decimal) -> str:
         return f"The number has more than {MAX_DIGITS} digits."
     if -int(exponent) > MAX_PLACES:
         return f"The number has more than {MAX_PLACES} decimal places."
-    if math.isinf(float(value)) or (value and int(exponent) > MAX_PLACES):
+    if math.isinf(float(value)) or int(exponent) > (MAX_PLACES if value else MAX_ZEROS):
         return "The number is larger than 1.8e308, which other programs read as infinity."
     return ""
 

@@ -140,7 +140,7 @@ def create_job(request: ExportRequest, caller: Caller, *, charged_on: date, rank
 # An estimate: the worker that processes the chunk checks that the object exists and is unchanged.
 REUSABLE_PATHS = """
 SELECT f.path FROM exports_file f JOIN exports_dataset d ON d.id = %(dataset)s
-WHERE f.path = ANY(%(paths)s) AND f.dataset_id = d.id AND f.schema_version = %(version)s
+WHERE f.path = ANY(%(paths)s) AND f.dataset_id IS NOT DISTINCT FROM d.id AND f.schema_version = %(version)s
   AND (d.reuse_max_age IS NULL OR f.data_as_of > clock_timestamp() - d.reuse_max_age * interval '1 second')
 """
 

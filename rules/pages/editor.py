@@ -30,7 +30,7 @@ class Editor(RulesPage):
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         form: RuleForm = context["form"]
         rule: Rule | None = context.get("rule")
-        is_read_only = bool(rule) and not context.get("is_changeable") and not context.get("deleted_rule")
+        is_view_only = bool(rule) and not context.get("is_changeable") and not context.get("deleted_rule")
         return super().get_context_data(
             title=f"Rule {rule.pk}: {rule.name}" if rule else "New rule",
             field_types=explanations.field_types(), has_model=requirements.has_model(),
@@ -38,7 +38,7 @@ class Editor(RulesPage):
             typed={name: form.typed(name) for name in editing.FIELDS},
             mode_label=explanations.mode(form.typed("postprocess_mode")),
             strategy_label=explanations.strategy(form.typed("postprocess_strategy")),
-            lacks_model=requirements.lacks_model(form.typed("postprocess_mode")), is_read_only=is_read_only,
+            lacks_model=requirements.lacks_model(form.typed("postprocess_mode")), is_view_only=is_view_only,
             **context,
         )  # fmt: skip
 

@@ -50,7 +50,7 @@ class VersionPage(RulesPage):
         rule = access.visible(self.user, self.kwargs["rule_id"])
         version = access.version_of(rule, self.kwargs["version"])
         return super().get_context_data(
-            rule=rule, version=version, is_changeable=access.is_changeable(self.user, rule),
+            rule=rule, rule_version=version, is_changeable=access.is_changeable(self.user, rule),
             title=f"{version.name}, version {version.version}", **content_context(version), **context,
         )  # fmt: skip
 

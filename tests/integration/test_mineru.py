@@ -217,7 +217,7 @@ def test_refuses_a_newer_protocol(start: Any, document: Document) -> None:
     server.on("GET", "/v1/health$", reply_json(200, {"status": "ok", "version": "4.1.0"}))
     error = failure(document)
     assert (error.code, error.transient) == ("provider_unavailable", False)
-    assert "newer" in error.detail
+    assert "too new" in error.detail
 
 
 def test_reports_a_server_that_is_not_mineru(start: Any, document: Document) -> None:
@@ -320,7 +320,7 @@ def test_resubmits_a_job_whose_result_is_missing(start: Any, document: Document,
     remembered: list[str] = []
     error = failure(document, StageContext(seconds=20, on_provider_task=remembered.append))
     assert (error.code, error.transient, len(server.jobs)) == ("ocr_failed", True, 1)
-    server.instead.clear()
+    server.replaced.clear()
     server.on("GET", "/results/", answer(status))
     assert convert(document, StageContext(seconds=20, provider_task_id=remembered[0])).provider_task_id != remembered[0]
     assert len(server.jobs) == 2

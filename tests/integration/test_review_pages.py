@@ -245,7 +245,7 @@ def test_a_result_that_changed_in_the_meantime_is_not_approved(task: Task, clien
     """B37."""
     review.correct(row_of(task), lambda old: old | {"number": "INV-71"}, user=alice, if_match="*")
     answer = client.post(path(task, "/approve"), {"tag": f'"{row_of(task).run}-0"'}, follow=True)
-    assert "The result was changed meanwhile" in answer.content.decode()
+    assert "The result has changed since you read it" in answer.content.decode()
     assert row_of(task).approved_at is None
 
 

@@ -212,7 +212,7 @@ def test_a_read_covers_only_new_events(dataset: Dataset, alice: User) -> None:
         cursor.execute("ANALYZE exports_event")
         cursor.execute(
             "EXPLAIN (ANALYZE, FORMAT JSON) " + event_hub.NEW_EVENTS,
-            {"jobs": [job.pk], "after": [19_991], "page": 1000, "look": 1000},
+            {"jobs": [job.pk], "after": [19_991], "page": 1000, "lookahead": 1000},
         )
         (plan,) = cursor.fetchone()
     (scan,) = [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") == "exports_event"]

@@ -346,7 +346,7 @@ def test_a_role_that_is_not_the_owner_can_only_add_and_read(other_role: psycopg.
 def test_the_owner_deletes_old_entries_by_a_command(
     alice: User, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("config.ops.management.commands.trim_audit.AT_ONCE", 2)
+    monkeypatch.setattr("config.ops.management.commands.trim_audit.BATCH_SIZE", 2)
     now = timezone.now()
     for days in (400, 399, 398, 3):
         AuditEntry.objects.create(via="api", action="/", outcome="success", at=now - timedelta(days=days))

@@ -118,7 +118,7 @@ def test_settings_of_overlays_are_valid_settings(overlay: str) -> None:
 def test_the_readme_lists_every_secret_and_marks_the_required_ones() -> None:
     required = {name.upper() for name, field in Environment.model_fields.items() if field.is_required()}
     listed = set(re.findall(r"^ +([A-Z0-9_]+)=$", README, re.MULTILINE))
-    optional_list = re.search(r"those that you use of (.*?):", README, re.DOTALL)
+    optional_list = re.search(r"If you use them, add (.*?):", README, re.DOTALL)
     assert optional_list
     optional = set(re.findall(r"`([A-Z0-9_]+)`", optional_list[1]))
 
