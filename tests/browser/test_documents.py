@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Dialog, Page, Route, expect
 
 from config.dev.stack.processes import Web
 from etl.models import Task
-from tests import rehearsal
+from tests import scripted_stages
 from tests.browser import scenes_documents as scenes
 from tests.browser.conftest import PageMonitor, download, sign_in
 from tests.e2e.conftest import Workers
@@ -56,10 +56,10 @@ def expect_status(page: Page, word: str, *, limit: float = 60) -> None:
 
 
 @pytest.fixture
-def rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
+def configure_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the workers use a fake provider and processor, which follow instructions in the document."""
-    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.rehearsed_settings")
-    monkeypatch.setenv("ETL_OCR_PROVIDER", "tests.rehearsal.Provider")
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.scripted_settings")
+    monkeypatch.setenv("ETL_OCR_PROVIDER", "tests.scripted_stages.Provider")
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_a_cancelled_upload_can_be_sent_again(page: Page) -> None:
 # ---- Progress -------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_stages_update_live_and_survive_a_reload(
-    page: Page, alice: User, workers: Workers, rehearsed: None, accessible: Accessible
+    page: Page, alice: User, workers: Workers, configure_stages: None, accessible: Accessible
 ) -> None:
     rule = make_rule(alice, mode="llm", name="Rehearsed")
     word = f"go-{rule.pk}-"
@@ -188,10 +188,10 @@ def test_stages_update_live_and_survive_a_reload(
     expect(page.get_by_role("button", name="Stop")).to_be_visible()
     page.reload()
     expect_status(page, "MinerU parsing")
-    rehearsal.allow(f"{word}1")
+    scripted_stages.allow(f"{word}1")
     expect_status(page, "LLM processing")
     accessible(page)
-    rehearsal.allow(f"{word}2")
+    scripted_stages.allow(f"{word}2")
     expect_status(page, "Completed")
     expect(page.locator("#json .value")).to_have_text(re.compile(r"\d+"))
     expect(page.locator("#page-1")).to_contain_text("until")
@@ -242,7 +242,7 @@ def test_bulk_cancel_reports_documents_it_skipped(page: Page, alice: User, acces
 # ---- Failures -------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_a_failure_is_explained_and_can_be_retried(
-    page: Page, alice: User, workers: Workers, rehearsed: None, accessible: Accessible
+    page: Page, alice: User, workers: Workers, configure_stages: None, accessible: Accessible
 ) -> None:
     strict, plain = make_rule(alice, mode="llm", name="Strict"), make_rule(alice, name="Plain")
     task = make_task(alice, "post:raise SchemaInvalid", rule=strict)
@@ -258,13 +258,13 @@ def test_a_failure_is_explained_and_can_be_retried(
     page.get_by_role("button", name="Extract again").click()
     expect(page.locator("#messages")).to_contain_text("Queued for extraction from the existing text.")
     expect_status(page, "Completed")
-    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
+    assert len(scripted_stages.calls(f"ocr-{task.pk}")) == 1
 
     page.get_by_text("Run again or change the rule").click()
     page.get_by_role("button", name="Parse again").click()
     expect(page.locator("#messages")).to_contain_text("Queued for parsing.")
     expect_status(page, "Completed")
-    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
+    assert len(scripted_stages.calls(f"ocr-{task.pk}")) == 2
 
 
 @pytest.mark.slow
@@ -282,7 +282,7 @@ def test_open_sections_and_choices_survive_updates(page: Page, alice: User) -> N
 
 
 @pytest.mark.slow
-def test_a_running_document_can_be_cancelled(page: Page, alice: User, workers: Workers, rehearsed: None) -> None:
+def test_a_running_document_can_be_cancelled(page: Page, alice: User, workers: Workers, configure_stages: None) -> None:
     """B33: the user confirms it in a dialog that states what will be lost."""
     task = make_task(alice, "page 3 10\nuntil never")
     workers.start(BOTH_QUEUES)
@@ -310,7 +310,7 @@ def test_values_link_to_their_citations(
         "/vat": {"page": 1, "quote": "no such words"},
     }
     with openai_server.running() as models:
-        models.always(openai_server.gives(data, quotes))
+        models.set_default(openai_server.data_reply(data, quotes))
         monkeypatch.setenv("ETL_LLM_BASE_URL", models.url)
         monkeypatch.setenv("ETL_LLM_MODEL", openai_server.MODEL)
         task = make_task(alice, text, rule=rule, filename="invoice.md", kind="md")
@@ -344,7 +344,9 @@ def test_a_value_is_shown_on_the_image_of_its_page(
     texts = ["Invoice INV-2024-17\n\nTotal due: 645.00 EUR", *(f"Terms of page {number}." for number in range(2, 23))]
     content = hostile.printed(*texts)
     with openai_server.running() as models:
-        models.always(openai_server.gives({"total": 645.0}, {"/total": {"page": 1, "quote": "Total due: 645.00 EUR"}}))
+        models.set_default(
+            openai_server.data_reply({"total": 645.0}, {"/total": {"page": 1, "quote": "Total due: 645.00 EUR"}})
+        )
         monkeypatch.setenv("ETL_LLM_BASE_URL", models.url)
         monkeypatch.setenv("ETL_LLM_MODEL", openai_server.MODEL)
         task = make_task(alice, rule=rule, filename="invoice.pdf", content=content, kind="pdf")

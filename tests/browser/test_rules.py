@@ -18,7 +18,7 @@ from tests.browser import scenes_rules
 from tests.browser.conftest import PageMonitor, fits_width, sign_in
 from tests.browser.scenes_rules import content
 from tests.integration import openai_server
-from tests.integration.openai_server import MODEL, ModelServer, gives, problem
+from tests.integration.openai_server import MODEL, ModelServer, data_reply, problem
 from tests.integration.test_rules_pages import read_document  # noqa: F401 - a fixture
 from tests.serving import serving, variables
 
@@ -282,7 +282,7 @@ def test_a_suggested_schema_can_be_undone(editor: Page, models: ModelServer, rul
     page = editor
     before = page.get_by_label("JSON Schema", exact=True).input_value()
     field = {"name": "until", "kind": "date", "description": "Printed below.", "required": True, "fields": None}
-    models.always(gives({"fields": [field]}))
+    models.set_default(data_reply({"fields": [field]}))
     page.get_by_label("Markdown to test with").fill("Until 2026-03-01")
     page.get_by_role("button", name="Suggest a schema").click()
     expect(page.locator("#outcome")).to_contain_text("Schema suggested: 1 field.")
@@ -448,7 +448,9 @@ def test_versions_can_be_compared_and_restored(page: Page, alice: User, accessib
 @pytest.mark.slow
 def test_an_unsaved_rule_can_be_tried(editor: Page, models: ModelServer, rule: Rule, accessible: Accessible) -> None:
     page = editor
-    models.always(gives({"plate": "B-XY 123", "amount": 4.5}, {"/amount": {"page": 1, "quote": "Paid: 4.50 EUR"}}))
+    models.set_default(
+        data_reply({"plate": "B-XY 123", "amount": 4.5}, {"/amount": {"page": 1, "quote": "Paid: 4.50 EUR"}})
+    )
     page.get_by_label("Prompt", exact=True).fill("An unsaved prompt.")
     page.get_by_label("Markdown to test with").fill("Plate B-XY 123\n\nPaid: 4.50 EUR")
     page.locator("#try").get_by_role("button", name="Run test").click()
@@ -465,7 +467,7 @@ def test_an_unsaved_rule_can_be_tried(editor: Page, models: ModelServer, rule: R
 @pytest.mark.slow
 def test_a_failed_trial_is_explained(editor: Page, models: ModelServer, accessible: Accessible) -> None:
     page = editor
-    models.always(problem(401))
+    models.set_default(problem(401))
     page.get_by_label("Markdown to test with").fill("Paid: 4.50 EUR")
     try_it = page.locator("#try").get_by_role("button", name="Run test")
     try_it.click()
@@ -483,7 +485,7 @@ def test_the_markdown_of_a_document_can_be_used(editor: Page, models: ModelServe
     page.reload()
     page.get_by_label("Markdown of a document", exact=True).select_option(str(read_document.pk))
     expect(page.get_by_label("Markdown to test with")).to_have_value("Total: 12.50 EUR\n")
-    models.always(gives({"plate": None, "amount": 12.5}))
+    models.set_default(data_reply({"plate": None, "amount": 12.5}))
     page.locator("#try").get_by_role("button", name="Run test").click()
     expect(page.locator("#outcome pre")).to_contain_text("12.5")
     assert "Total: 12.50 EUR" in models.requests[0].message("user")
@@ -514,7 +516,7 @@ def plain(browser: Browser, browser_context_args: dict[str, Any], watch: PageMon
 def test_everything_works_without_scripts(plain: Page, models: ModelServer, rule: Rule) -> None:
     page = plain
     page.goto(f"/app/rules/{rule.pk}")
-    models.always(gives({"plate": "B-XY 123", "amount": None}))
+    models.set_default(data_reply({"plate": "B-XY 123", "amount": None}))
     page.get_by_label("Prompt", exact=True).fill("Typed without scripts.")
     page.get_by_label("Markdown to test with").fill("Plate B-XY 123")
     page.locator("#try").get_by_role("button", name="Run test").click()
@@ -541,7 +543,7 @@ def test_it_fits_a_phone(page: Page, alice: User, models: ModelServer) -> None:
         assert fits_width(page), path
     page.goto(f"/app/rules/{rule.pk}")
     long = {"plate": "B-XY 123 " * 30, "amount": 4.5}
-    models.always(gives(long, {"/plate": {"page": 1, "quote": "B-XY 123 " * 30}}))
+    models.set_default(data_reply(long, {"/plate": {"page": 1, "quote": "B-XY 123 " * 30}}))
     type_schema(page, json.dumps({"type": "object", "properties": {"a" * 200: {"type": "x"}}}))
     expect(page.locator("#check")).to_contain_text("one of")
     assert fits_width(page)

@@ -27,7 +27,7 @@ from etl.pipeline import artifacts
 from etl.providers.base import page_marker
 from etl.providers.local import LocalProvider
 from etl.runstate import key_of
-from tests import rehearsal, samples
+from tests import samples, scripted_stages
 from tests.broker import queued, valkey
 from tests.chaos.documents import BOTH_QUEUES, consumes
 from tests.chaos.site import Site
@@ -79,7 +79,7 @@ def check_rows(retried: Iterable[str]) -> None:
             unread = task.phase == Stage.OCR  # otherwise, it waited for post-processing
             unused = artifacts.folder(task) if unread else artifacts.result_folder(task)
             assert not list(storage.list_objects(unused)), f"task {task.pk} was processed"
-            assert not (unread and rehearsal.calls(f"ocr-{task.pk}")), f"task {task.pk} was cancelled and read"
+            assert not (unread and scripted_stages.calls(f"ocr-{task.pk}")), f"task {task.pk} was cancelled and read"
 
 
 # ---- Results --------------------------------------------------------------------------------------------------------
@@ -101,11 +101,11 @@ def check_results() -> None:
             assert content.decode() == expected, (
                 f"task {task.pk} ({task.filename}): its Markdown differs from its document"
             )
-            if result["metadata"]["provenance"]["strategy"] == "rehearsed":
+            if result["metadata"]["provenance"]["strategy"] == "scripted":
                 assert result["data"] == {"characters": len(content.decode())}
 
 
-def rehearsed(task: Task, _provider: LocalProvider) -> str:
+def scripted(task: Task, _provider: LocalProvider) -> str:
     text = io.TextIOWrapper(io.BytesIO(b"".join(storage.read(task.document_key))), encoding="utf-8").read()
     return f"{page_marker(1)}\n{text}"  # with line breaks as Python reads them
 
@@ -118,7 +118,7 @@ def local(task: Task, provider: LocalProvider) -> str:
         return provider.convert(samples.document(path), context=StageContext(seconds=120)).markdown
 
 
-TRUTHS: dict[str, Callable[[Task, LocalProvider], str]] = {"rehearsed": rehearsed, "local": local}
+TRUTHS: dict[str, Callable[[Task, LocalProvider], str]] = {"scripted": scripted, "local": local}
 
 
 def check_ocr_calls(site: Site) -> None:
@@ -135,7 +135,7 @@ def check_ocr_calls(site: Site) -> None:
         counted = task.metadata.get("attempts", {}).get(Stage.OCR, 0)
         # Every generation after the first belongs to a recreated run-state or a retry.
         lost = max_attempts * (task.generation - task.first_run)
-        calls = len(rehearsal.calls(f"ocr-{task.pk}"))
+        calls = len(scripted_stages.calls(f"ocr-{task.pk}"))
         assert calls <= counted + handed_back[task.pk] + lost, f"task {task.pk} had {calls} OCR calls"
 
 

@@ -9,14 +9,14 @@ from etl import runstate
 from etl.core.states import ENDED
 from etl.models import Task
 from rules.models import Rule
-from tests import rehearsal
+from tests import scripted_stages
 from tests.chaos.site import QUEUES, Site
 from tests.integration.etl_factories import make_rule
 from tests.waiting import wait_until
 
 BOTH_QUEUES = "etl-ocr,etl-postprocess"
 ALL = f"{QUEUES},{BOTH_QUEUES}"
-# The real provider and processors instead of the rehearsed ones.
+# The real provider and processors instead of the scripted ones.
 REAL = {"DJANGO_SETTINGS_MODULE": "tests.chaos.real_settings", "ETL_OCR_PROVIDER": "local"}
 
 
@@ -33,8 +33,8 @@ def submit(site: Site, content: str | bytes, *, name: str = "hello.txt", rule: A
     return Task.objects.get(pk=response.json()["task_id"])
 
 
-def rehearsed_rule(site: Site) -> Rule:
-    """Return a rule with a unique name, under which the rehearsed processor records its calls."""
+def scripted_rule(site: Site) -> Rule:
+    """Return a rule with a unique name, under which the scripted processor records its calls."""
     return make_rule(site.owner, mode="llm", name=f"rule-{os.urandom(4).hex()}")
 
 
@@ -59,11 +59,11 @@ def runstate_of(task: Task) -> str:
 
 
 def ocr_calls(task: Task) -> int:
-    return len(rehearsal.calls(f"ocr-{task.pk}"))
+    return len(scripted_stages.calls(f"ocr-{task.pk}"))
 
 
 def post_calls(rule: Any) -> int:
-    return len(rehearsal.calls(f"post-{rule.name}"))
+    return len(scripted_stages.calls(f"post-{rule.name}"))
 
 
 def attempts(task: Task) -> tuple[int, int]:

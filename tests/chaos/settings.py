@@ -1,4 +1,4 @@
-"""Settings of the processes that these tests start: fault points, rehearsed documents, and short timeouts."""
+"""Settings of the processes that these tests start: fault points, scripted documents, and short timeouts."""
 
 import os
 import time
@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 import structlog
 from celery.signals import celeryd_init, task_prerun
 
-from tests.rehearsed_settings import *  # noqa: F403
+from tests.scripted_settings import *  # noqa: F403
 
 CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 3
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = True  # test_clocks counts the messages that a worker received

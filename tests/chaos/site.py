@@ -109,7 +109,7 @@ class Site:
             "EXPORT_WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
             "ETL_LEASE_SECONDS": str(LEASE_SECONDS),
             "ETL_RECOVERY_SECONDS": str(REAPER_SECONDS),
-            "ETL_OCR_PROVIDER": "tests.rehearsal.Provider",
+            "ETL_OCR_PROVIDER": "tests.scripted_stages.Provider",
             "ETL_RETRY_BACKOFF_BASE_SECONDS": "0.3",
             **self.variables,
             **{name: str(value) for name, value in changes.items()},

@@ -71,7 +71,7 @@ def test_a_soak_violates_no_guarantee(site: Site, alice: User, bob: User) -> Non
         site.object_proxy = stack.enter_context(faulty_s3.running(through(site.storage, os.environ["S3_ENDPOINT_URL"])))
         start(site)
         _, token = AuthToken.objects.create(alice)
-        rule = make_rule(alice, mode="llm", name="rehearsed")
+        rule = make_rule(alice, mode="llm", name="scripted")
         load = Load(lambda: site.web.url if site.web else "", token, seed, rule.pk)
         history = Crowd(site, [user.username for user in (alice, bob, carol)], seed, record, stack)
         load.start(2)

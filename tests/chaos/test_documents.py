@@ -1,6 +1,6 @@
 """Documents during worker crashes, and outages of the broker and Valkey. Row 18 of docs/reliability.md.
 
-Provider and processor are rehearsed: they follow instructions in the document (`tests/rehearsal.py`). Chunked
+Provider and processor are scripted: they follow instructions in the document (`tests/scripted_stages.py`). Chunked
 extraction is real, with a scripted model.
 """
 
@@ -19,7 +19,7 @@ import pytest
 from etl.models import Task
 from etl.pipeline import artifacts
 from rules.models import Rule
-from tests import rehearsal
+from tests import scripted_stages
 from tests.broker import valkey
 from tests.chaos.documents import (
     ALL,
@@ -29,8 +29,8 @@ from tests.chaos.documents import (
     code_of,
     ocr_calls,
     post_calls,
-    rehearsed_rule,
     runstate_of,
+    scripted_rule,
     send,
     settle,
     status,
@@ -40,7 +40,7 @@ from tests.chaos.proxy import Proxy
 from tests.chaos.site import LEASE_SECONDS, REAPER_SECONDS, Site, proxy_of, through
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule
-from tests.integration.openai_server import ModelServer, Reply, Request, gives
+from tests.integration.openai_server import ModelServer, Reply, Request, data_reply
 from tests.waiting import let_pass, wait_until
 
 # Seconds after which another worker continues a document, and a tolerance for a busy machine.
@@ -49,7 +49,7 @@ RECOVERY_SECONDS, TOLERANCE = LEASE_SECONDS + REAPER_SECONDS, 10
 
 @pytest.fixture
 def rule(site: Site) -> Rule:
-    return rehearsed_rule(site)
+    return scripted_rule(site)
 
 
 # ---- Worker crashes -------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ def test_a_document_survives_a_worker_crash_at_any_step(site: Site) -> None:
     site.start_beat()
     results = {}
     for step in STEPS:
-        rule = rehearsed_rule(site)
+        rule = scripted_rule(site)
         site.points.arm(step, "die")
         task = submit(site, f"Dies when {step}.", rule=rule)
         wait_until(lambda step=step: not site.points.armed(step))  # type: ignore[misc]
@@ -139,7 +139,7 @@ def test_a_broker_outage_at_the_end_of_ocr_loses_no_document(
     wait_until(lambda: ocr_calls(task))
 
     getattr(site.broker, trouble)()
-    rehearsal.allow(gate)
+    scripted_stages.allow(gate)
     wait_until(lambda: has_ocr_result(task))
     let_pass(LEASE_SECONDS + 1)
     assert status(task) == "pending"
@@ -169,7 +169,7 @@ def test_losing_all_valkey_data_mid_run_loses_no_document(site: Site, loss: Call
     site.start_web()
     site.start_worker("etl-ocr,maintenance")
     site.start_beat()
-    rules = {name: rehearsed_rule(site) for name in ("a", "b")}
+    rules = {name: scripted_rule(site) for name in ("a", "b")}
     gate = f"gate-{os.urandom(4).hex()}"
     in_post = submit(site, f"post:once:until {gate}", rule=rules["a"])
     site.start_worker("etl-postprocess", children=1)
@@ -243,7 +243,7 @@ def test_finished_pieces_are_not_sent_to_a_model_again(site: Site, models: Model
     results = {}
     for how in CRASHES:
         requested: Counter[str] = Counter()
-        models.always(partial(answer, site, requested, how))
+        models.set_default(partial(answer, site, requested, how))
         task = submit(site, LONG, rule=rule)
         settle(task)
         assert code_of(task) == ("completed", "postprocess")
@@ -262,7 +262,7 @@ def test_a_killed_worker_loses_no_sample_of_an_evaluation(site: Site, models: Mo
     site.start_web(**extraction(models))
     site.start_worker("maintenance", children=1, **extraction(models))
     site.start_beat()
-    models.always(gives({"lines": ["SKU-1"]}))
+    models.set_default(data_reply({"lines": ["SKU-1"]}))
     victim = site.start_worker(BOTH_QUEUES, children=1, **extraction(models))
     tasks = [submit(site, f"Line SKU-1 of document {number}.", rule=rule) for number in range(3)]
     settle(*tasks)
@@ -276,13 +276,13 @@ def test_a_killed_worker_loses_no_sample_of_an_evaluation(site: Site, models: Mo
     def hang(_request: Request) -> Reply:
         is_requested.set()
         time.sleep(LEASE_SECONDS)
-        return gives({"lines": ["SKU-1"]})
+        return data_reply({"lines": ["SKU-1"]})
 
-    models.always(hang)
+    models.set_default(hang)
     evaluation = site.client.post(f"{path}/evaluations", json={}).headers["Location"]
     assert is_requested.wait(30)
     victim.kill()
-    models.always(gives({"lines": ["SKU-1"]}))
+    models.set_default(data_reply({"lines": ["SKU-1"]}))
     killed = time.monotonic()
     site.start_worker(BOTH_QUEUES, children=1, **extraction(models))
     wait_until(lambda: site.client.get(evaluation).json()["status"] == "completed", limit=60, every=0.2)
@@ -298,7 +298,7 @@ def answer(site: Site, requested: Counter[str], how: str, request: Request) -> R
     requested[line[0]] += 1
     if requested.total() == PIECES // 2:
         inject_fault(site, how)
-    return gives({"lines": [line[0]]})
+    return data_reply({"lines": [line[0]]})
 
 
 def inject_fault(site: Site, how: str) -> None:

@@ -20,7 +20,7 @@ from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule
 from tests.integration.llm_factories import INVOICE
 from tests.integration.mineru_servers import Call, Job, V4Server, pack, reply_json, reply_zip, serving
-from tests.integration.openai_server import ModelServer, Request, gives, problem, says
+from tests.integration.openai_server import ModelServer, Request, data_reply, problem, text_reply
 from tests.integration.openai_server import Reply as Said
 from tests.integration.receiver import Reply, answer
 from tests.integration.test_llm import drip, hang
@@ -170,14 +170,14 @@ def models() -> Iterator[ModelServer]:
 
 GOOD = {"number": "INV-2024-17", "total": 1234.5}
 MODEL_FAULTS: dict[str, tuple[Said, str]] = {
-    "prose": (says("I am sorry, here is a poem about invoices instead."), "schema_validation"),
-    "misfit": (gives({"number": 17}), "schema_validation"),
-    "half": (says('{"data": {"number": "INV-20'), "schema_validation"),
-    "truncated": (says('{"data": {"number": "INV-20', finish="length"), "llm_truncated"),
-    "filtered": (says("", finish="content_filter"), "llm_refused"),
-    "refused": (says(None, refusal="I cannot help with that."), "llm_refused"),
+    "prose": (text_reply("I am sorry, here is a poem about invoices instead."), "schema_validation"),
+    "misfit": (data_reply({"number": 17}), "schema_validation"),
+    "half": (text_reply('{"data": {"number": "INV-20'), "schema_validation"),
+    "truncated": (text_reply('{"data": {"number": "INV-20', finish="length"), "llm_truncated"),
+    "filtered": (text_reply("", finish="content_filter"), "llm_refused"),
+    "refused": (text_reply(None, refusal="I cannot help with that."), "llm_refused"),
     "no choice": (Said({"id": "1", "object": "chat.completion", "choices": []}), "llm_invalid_response"),
-    "empty": (says(""), "llm_invalid_response"),
+    "empty": (text_reply(""), "llm_invalid_response"),
     "no JSON": (Said(b"<html>It works!</html>"), "llm_invalid_response"),
     "429": (problem(429, headers={"Retry-After": "1"}), "llm_unavailable"),
     "500": (problem(500), "llm_unavailable"),
@@ -195,10 +195,11 @@ def test_every_model_fault_maps_to_its_documented_error(site: Site, models: Mode
 
     def reply(request: Request) -> Said:
         return next(
-            (reply for name, (reply, _) in MODEL_FAULTS.items() if f"({name})" in request.message("user")), gives(GOOD)
+            (reply for name, (reply, _) in MODEL_FAULTS.items() if f"({name})" in request.message("user")),
+            data_reply(GOOD),
         )
 
-    models.always(reply)
+    models.set_default(reply)
     settings: dict[str, Any] = {
         **SHORT,
         "ETL_LLM_BASE_URL": models.url,

@@ -4,7 +4,7 @@ import time
 
 from config.platform import storage
 from exports.models import Chunk, Job
-from tests.chaos.documents import ALL, attempts, ocr_calls, rehearsed_rule, settle, status, submit
+from tests.chaos.documents import ALL, attempts, ocr_calls, scripted_rule, settle, status, submit
 from tests.chaos.site import Site
 from tests.chaos.test_workers import TWO_PARTS
 from tests.integration import faulty_s3
@@ -62,7 +62,7 @@ def test_failed_storage_requests_cost_no_attempt(site: Site) -> None:
 
 def test_a_storage_that_refuses_writes_pauses_everything(site: Site) -> None:
     """10: it responds to all other requests, as with a full disk. Afterward, all jobs and documents succeed."""
-    rule = rehearsed_rule(site)
+    rule = scripted_rule(site)
     with faulty_s3.running(site.servers.seaweedfs.url) as proxy:
         for method in ("PUT", "POST"):
             proxy.inject(method, "", faulty_s3.answer_500, times=100_000)

@@ -10,7 +10,7 @@ from pathlib import Path
 from config.dev.stack import ports
 from config.dev.stack.environment import FILE
 from tests.docs.blocks import PROJECT, Block
-from tests.integration.openai_server import Reply, Request, gives
+from tests.integration.openai_server import Reply, Request, data_reply
 
 SECONDS = 120
 CLIENT = PROJECT / "docs" / "clients" / "sluice" / "src"
@@ -91,9 +91,9 @@ def model(request: Request) -> Reply:
     """Respond like a language model to documents with a total and to parking tickets."""
     prompt = "".join(str(message["content"]) for message in request.messages)
     if '"plate"' in prompt:
-        return gives({"plate": "B-XY 123", "amount": 4.5}, {"/amount": {"page": 1, "quote": "Paid: 4.50 EUR"}})
+        return data_reply({"plate": "B-XY 123", "amount": 4.5}, {"/amount": {"page": 1, "quote": "Paid: 4.50 EUR"}})
     *_, found = TOTAL.finditer(prompt)
     amount, currency = found.groups()
     total = amount if '"total":{"type":["string"' in re.sub(r"\s", "", prompt) else float(amount.replace(",", ""))
     quote = {"page": 1, "quote": found[0]}
-    return gives({"total": total, "currency": currency}, {"/total": quote, "/currency": quote})
+    return data_reply({"total": total, "currency": currency}, {"/total": quote, "/currency": quote})

@@ -27,7 +27,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A stack like that of `make up`, in a temporary folder and with a language model. Webhooks to this host are
     allowed."""
     with openai_server.running() as models:
-        models.always(reader.model)
+        models.set_default(reader.model)
         given = {
             "PATH": os.environ["PATH"],
             "EXPORT_WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",

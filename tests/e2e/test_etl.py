@@ -1,7 +1,7 @@
 """Documents with real workers and a real beat: crashes, shutdowns, FLUSHALL, lost and repeated messages. B2, B3, B6,
 B9, B10, B12.
 
-The provider and the processor are fakes that follow instructions in the document (`tests/rehearsal.py`).
+The provider and the processor are fakes that follow instructions in the document (`tests/scripted_stages.py`).
 """
 
 import json
@@ -28,7 +28,7 @@ from etl.maintenance import recovery
 from etl.models import Task
 from etl.pipeline import actions, artifacts, dispatch
 from rules.models import Rule
-from tests import rehearsal
+from tests import scripted_stages
 from tests.broker import broker_at, valkey
 from tests.e2e.conftest import LEASE_SECONDS, REAPER_SECONDS, Workers
 from tests.integration.etl_factories import make_row, make_rule, make_task
@@ -41,8 +41,8 @@ ALL = f"{BOTH_QUEUES},maintenance"
 @pytest.fixture(autouse=True)
 def use_fakes(monkeypatch: pytest.MonkeyPatch, settings: LazySettings) -> None:
     """Use the fake provider and processor in workers, and the same intervals in this process."""
-    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.rehearsed_settings")
-    monkeypatch.setenv("ETL_OCR_PROVIDER", "tests.rehearsal.Provider")
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.scripted_settings")
+    monkeypatch.setenv("ETL_OCR_PROVIDER", "tests.scripted_stages.Provider")
     monkeypatch.setenv("ETL_RETRY_BACKOFF_BASE_SECONDS", "0.5")
     intervals = {"etl_lease_seconds": LEASE_SECONDS, "etl_recovery_seconds": REAPER_SECONDS}
     settings.SLUICE = settings.SLUICE.model_copy(update=intervals)
@@ -63,11 +63,11 @@ def completed(*tasks: Task) -> bool:
 
 
 def ocr_calls(task: Task) -> int:
-    return len(rehearsal.calls(f"ocr-{task.pk}"))
+    return len(scripted_stages.calls(f"ocr-{task.pk}"))
 
 
 def post_calls(rule: Rule) -> int:
-    return len(rehearsal.calls(f"post-{rule.name}"))
+    return len(scripted_stages.calls(f"post-{rule.name}"))
 
 
 def attempts(task: Task) -> tuple[int, int]:
@@ -145,7 +145,7 @@ def test_users_take_turns_although_one_users_messages_came_first(alice: User, bo
 
 def read_at(task: Task) -> float:
     """Return when the provider read the document."""
-    return (rehearsal.folder() / f"ocr-{task.pk}").stat().st_mtime
+    return (scripted_stages.folder() / f"ocr-{task.pk}").stat().st_mtime
 
 
 # ---- Worker crashes ------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_a_suspended_worker_is_fenced_off_from_its_document(alice: User, rule: R
         wait_until(lambda: completed(task))
         before = Task.objects.values().get(pk=task.pk), runstate.read(task.pk)
         output = storage.head(artifacts.output_key(task))
-        rehearsal.allow("go")
+        scripted_stages.allow("go")
     wait_until(lambda: "lease_lost" in sleeper.log.read_text())
 
     assert (Task.objects.values().get(pk=task.pk), runstate.read(task.pk)) == before
@@ -306,7 +306,7 @@ def test_a_broker_outage_at_the_end_of_ocr_loses_no_task(
             task = make_task(alice, "until broker-gone", rule=rule)
             wait_until(lambda: ocr_calls(task))
             broker.kill()
-            rehearsal.allow("broker-gone")
+            scripted_stages.allow("broker-gone")
             wait_until(lambda: "stage_done" in worker.log.read_text())
             (broker.data / "appendonlydir").rename(tmp_path / "lost")
             broker.start()

@@ -20,10 +20,10 @@ from exports.worker.batches import ChunkDurations
 from exports.worker.pauses import DatasetPauses
 from tests.broker import lose_messages
 from tests.integration import openai_server
-from tests.integration.etl_rehearsal import Change
 from tests.integration.llm_factories import configure
 from tests.integration.openai_server import ModelServer
 from tests.integration.staff import delivered, failed, pages, staff  # noqa: F401 - fixtures
+from tests.integration.stage_runs import ConfigureStages
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -78,8 +78,8 @@ def alone(dataset: Dataset) -> Dataset:
 
 
 @pytest.fixture
-def rehearsed(settings: LazySettings, tmp_path: Path) -> Change:
-    """Use the rehearsed provider and processor, an empty broker, and short pauses.
+def configure_stages(settings: LazySettings, tmp_path: Path) -> ConfigureStages:
+    """Use the scripted provider and processor, an empty broker, and short pauses.
 
     Return a function that changes settings. Leases keep their length: a worker stops when its lease expires, even if
     only the machine has stalled.
@@ -90,17 +90,17 @@ def rehearsed(settings: LazySettings, tmp_path: Path) -> Change:
 
     lose_messages()
     change(
-        etl_ocr_provider="tests.rehearsal.Provider",
+        etl_ocr_provider="tests.scripted_stages.Provider",
         etl_cache_dir=tmp_path,
         etl_retry_backoff_base_seconds=0.2,
         etl_retry_backoff_max_seconds=0.2,
     )
-    settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "tests.rehearsal.Processor"}
+    settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "tests.scripted_stages.Processor"}
     return change
 
 
 @pytest.fixture
-def model_server(rehearsed: Change, settings: LazySettings) -> Iterator[ModelServer]:
+def model_server(configure_stages: ConfigureStages, settings: LazySettings) -> Iterator[ModelServer]:
     """A scripted model server, with the real post-processor."""
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
     with openai_server.running() as server:

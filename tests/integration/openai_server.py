@@ -61,10 +61,10 @@ class ModelServer:
     otherwise: Answer | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
 
-    def will(self, *answers: Answer) -> None:
+    def enqueue(self, *answers: Answer) -> None:
         self.script.extend(answers)
 
-    def always(self, answer: Answer) -> None:
+    def set_default(self, answer: Answer) -> None:
         self.otherwise = answer
 
     def answer(self, request: Request) -> Reply:
@@ -121,7 +121,7 @@ def running() -> Iterator[ModelServer]:
 
 
 # ---- Responses ------------------------------------------------------------------------------------------------------
-def says(content: Any, *, finish: str | None = "stop", usage: Any = (11, 7), **message: Any) -> Reply:
+def text_reply(content: Any, *, finish: str | None = "stop", usage: Any = (11, 7), **message: Any) -> Reply:
     """Return a response with this text. `usage`: the tokens of prompt and completion, or None for no counts."""
     counted = (
         dict(zip(("prompt_tokens", "completion_tokens"), usage, strict=True)) if isinstance(usage, Sequence) else usage
@@ -131,9 +131,9 @@ def says(content: Any, *, finish: str | None = "stop", usage: Any = (11, 7), **m
     return Reply(body | ({} if counted is None else {"usage": counted}))
 
 
-def gives(data: Any, evidence: Any = None, **options: Any) -> Reply:
+def data_reply(data: Any, evidence: Any = None, **options: Any) -> Reply:
     """Return a response with this data and evidence, in the format that the prompt requests."""
-    return says(json.dumps({"data": data, "evidence": evidence or {}}), **options)
+    return text_reply(json.dumps({"data": data, "evidence": evidence or {}}), **options)
 
 
 def problem(status: int, message: str = "No.", *, headers: dict[str, str] | None = None, **facts: Any) -> Reply:

@@ -9,16 +9,16 @@ from rest_framework.test import APIClient
 from etl.models import Task
 from etl.pipeline import artifacts, checks
 from tests.integration import words
-from tests.integration.etl_rehearsal import row_of, run
+from tests.integration.stage_runs import row_of, run
 
 RULES = "/api/v1/etl/rules"
 NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "calls": 0}
 
-pytestmark = pytest.mark.usefixtures("rehearsed")
+pytestmark = pytest.mark.usefixtures("configure_stages")
 
 
 @pytest.fixture(autouse=True)
-def _custom_processor(settings: Any, rehearsed: object) -> None:
+def _custom_processor(settings: Any, configure_stages: object) -> None:
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, words.MODE: words.PATH}
 
 

@@ -18,9 +18,9 @@ from tests.broker import valkey
 from tests.conftest import client_of
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.etl_rehearsal import Change, row_of, run
 from tests.integration.llm_factories import INVOICE, configure, forget
-from tests.integration.openai_server import ModelServer, gives, says
+from tests.integration.openai_server import ModelServer, data_reply, text_reply
+from tests.integration.stage_runs import ConfigureStages, row_of, run
 
 SECRET = "Confidential sum of Alice"
 MANY = {"type": "object", "properties": {f"f{n:02}": {"type": "integer"} for n in range(32)}}
@@ -28,9 +28,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def models(rehearsed: Change, settings: LazySettings) -> Iterator[ModelServer]:
+def models(configure_stages: ConfigureStages, settings: LazySettings) -> Iterator[ModelServer]:
     valkey().flushdb()
-    rehearsed(etl_ocr_provider="local")
+    configure_stages(etl_ocr_provider="local")
     settings.ETL_POSTPROCESSORS = {"skip": "etl.postprocessors.skip.Skip", "llm": "etl.postprocessors.llm.Llm"}
     with openai_server.running() as server:
         configure(settings, server)
@@ -55,7 +55,7 @@ def text_of(response: Any) -> str:
 
 def test_the_error_lists_invalid_values_up_to_a_limit(models: ModelServer, alice: User) -> None:
     """B17: it has twenty pointers, and the number of the others."""
-    models.always(gives({f"f{n:02}": "no number" for n in range(32)}))
+    models.set_default(data_reply({f"f{n:02}": "no number" for n in range(32)}))
 
     error = run_invoice(alice, MANY).error
 
@@ -68,7 +68,7 @@ def test_the_error_lists_invalid_values_up_to_a_limit(models: ModelServer, alice
 @pytest.mark.parametrize("text", [json.dumps({"number": SECRET}), f"Sorry: {SECRET}"], ids=["invalid", "prose"])
 def test_the_last_response_is_kept_for_the_owner(models: ModelServer, alice: User, bob: User, text: str) -> None:
     """B17: it is unchanged. Other users get 404, and it is not logged."""
-    models.will(says("First."), says("Second."), says(text))
+    models.enqueue(text_reply("First."), text_reply("Second."), text_reply(text))
     with structlog.testing.capture_logs() as lines:
         task = run_invoice(alice)
 
@@ -81,7 +81,7 @@ def test_the_last_response_is_kept_for_the_owner(models: ModelServer, alice: Use
 
 
 def test_a_truncated_response_is_kept(models: ModelServer, alice: User) -> None:
-    models.will(says('{"number": "1', finish="length"))
+    models.enqueue(text_reply('{"number": "1', finish="length"))
     task = run_invoice(alice)
     assert task.error is not None
     assert task.error["code"] == "llm_truncated"
@@ -89,7 +89,7 @@ def test_a_truncated_response_is_kept(models: ModelServer, alice: User) -> None:
 
 
 def test_the_page_of_a_document_links_to_the_invalid_response(models: ModelServer, alice: User, client: Client) -> None:
-    models.always(says(SECRET))
+    models.set_default(text_reply(SECRET))
     task = run_invoice(alice)
     client.force_login(alice)
     page = client.get(f"/app/documents/{task.pk}").content.decode()
@@ -104,7 +104,7 @@ def test_staff_can_open_an_invalid_response_and_this_is_recorded(
     models: ModelServer, alice: User, client: Client
 ) -> None:
     """B17, C4."""
-    models.always(says(SECRET))
+    models.set_default(text_reply(SECRET))
     task = run_invoice(alice)
     staff = User.objects.create_user("sam", is_staff=True, is_superuser=True)
     client.force_login(staff)
@@ -119,7 +119,7 @@ def test_staff_can_open_an_invalid_response_and_this_is_recorded(
 
 
 def test_a_completed_task_has_no_invalid_response(models: ModelServer, alice: User, client: Client) -> None:
-    models.always(gives({"number": "1", "total": 1}))
+    models.set_default(data_reply({"number": "1", "total": 1}))
     task = run_invoice(alice)
     assert task.status == "completed"
     response = client_of(alice).get(path(task))
@@ -130,7 +130,7 @@ def test_a_completed_task_has_no_invalid_response(models: ModelServer, alice: Us
 
 def test_an_invalid_response_is_deleted_with_its_task(models: ModelServer, alice: User) -> None:
     """B34."""
-    models.always(says(SECRET))
+    models.set_default(text_reply(SECRET))
     task = run_invoice(alice)
     assert storage.head(artifacts.answer_key(task))
     assert client_of(alice).delete(f"/api/v1/etl/tasks/{task.pk}").status_code == 204

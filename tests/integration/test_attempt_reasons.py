@@ -12,11 +12,11 @@ from etl.models import Task
 from etl.pipeline import actions
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import begin
-from tests.integration.etl_rehearsal import Change, row_of, run, run_when_due
 from tests.integration.reviewed import make_invoice
+from tests.integration.stage_runs import ConfigureStages, row_of, run, run_when_due
 
 UPDATE = {"HX-Request": "true", "HX-Target": "document"}  # the request that the page sends after an event
-pytestmark = pytest.mark.usefixtures("rehearsed")
+pytestmark = pytest.mark.usefixtures("configure_stages")
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def page(client: Client, task: Task, **headers: str) -> str:
 
 
 def test_failed_attempts_have_reasons_during_and_after_the_task(
-    alice: User, client: Client, rehearsed: Change, api: Any
+    alice: User, client: Client, configure_stages: ConfigureStages, api: Any
 ) -> None:
     """B33: the API and the page show them."""
     task = make_task(alice, "raise ProviderUnavailable")

@@ -16,9 +16,9 @@ from etl.core.states import Stage
 from etl.models import Task
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.etl_rehearsal import Change, row_of, run, run_when_due, seen
 from tests.integration.llm_factories import configure, forget
-from tests.integration.openai_server import ModelServer, Reply, Request, gives, problem
+from tests.integration.openai_server import ModelServer, Reply, Request, data_reply, problem
+from tests.integration.stage_runs import ConfigureStages, row_of, run, run_when_due, seen
 
 SCHEMA = {
     "type": "object",
@@ -30,7 +30,7 @@ TEXT = "\n\n".join(f"# Part {number}\n\n{'word ' * 50}" for number in range(1, P
 
 
 @pytest.fixture
-def models(settings: LazySettings, rehearsed: Change) -> Iterator[ModelServer]:
+def models(settings: LazySettings, configure_stages: ConfigureStages) -> Iterator[ModelServer]:
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
     with openai_server.running() as server:
         configure(
@@ -74,9 +74,9 @@ def test_attempts_that_make_progress_are_not_counted(models: ModelServer, alice:
         if part not in refused:
             refused.add(part)
             return problem(503)
-        return gives({"parts": [part]})
+        return data_reply({"parts": [part]})
 
-    models.always(answer)
+    models.set_default(answer)
     task = task_of(alice)
     run_to_the_end(task)
 
@@ -88,7 +88,7 @@ def test_attempts_that_make_progress_are_not_counted(models: ModelServer, alice:
 
 
 def test_attempts_without_progress_are_counted(models: ModelServer, alice: User) -> None:
-    models.always(lambda request: problem(503) if part_of(request) == 3 else gives({"parts": [1]}))
+    models.set_default(lambda request: problem(503) if part_of(request) == 3 else data_reply({"parts": [1]}))
     task = task_of(alice)
 
     assert run_to_the_end(task) == 3  # the first one reached the third part
@@ -100,17 +100,19 @@ def test_attempts_without_progress_are_counted(models: ModelServer, alice: User)
 
 
 @pytest.mark.slow
-def test_a_slow_model_that_makes_progress_does_not_fail(models: ModelServer, alice: User, rehearsed: Change) -> None:
+def test_a_slow_model_that_makes_progress_does_not_fail(
+    models: ModelServer, alice: User, configure_stages: ConfigureStages
+) -> None:
     """If each run counted, the third one would fail with `timeout`."""
 
     def answer(request: Request) -> Reply:
         models.stopped.wait(1)
-        return gives({"parts": [part_of(request)]})
+        return data_reply({"parts": [part_of(request)]})
 
-    models.always(answer)
+    models.set_default(answer)
     task = task_of(alice)
     importlib.import_module("openai")  # the first call imports it, which takes a second
-    rehearsed(etl_task_timeout=2.5)
+    configure_stages(etl_task_timeout=2.5)
     runs = run_to_the_end(task)
 
     row = row_of(task)
@@ -119,14 +121,16 @@ def test_a_slow_model_that_makes_progress_does_not_fail(models: ModelServer, ali
     assert seen(task).attempts["postprocess"] < runs
 
 
-def test_a_model_that_is_too_slow_for_one_call_fails(models: ModelServer, alice: User, rehearsed: Change) -> None:
+def test_a_model_that_is_too_slow_for_one_call_fails(
+    models: ModelServer, alice: User, configure_stages: ConfigureStages
+) -> None:
     def answer(request: Request) -> Reply:
         models.stopped.wait(30)
-        return gives({})
+        return data_reply({})
 
-    models.always(answer)
+    models.set_default(answer)
     task = task_of(alice)
-    rehearsed(etl_task_timeout=0.5)
+    configure_stages(etl_task_timeout=0.5)
 
     assert run_to_the_end(task) == 2
 
@@ -135,9 +139,9 @@ def test_a_model_that_is_too_slow_for_one_call_fails(models: ModelServer, alice:
     assert row.error["code"] == "timeout"
 
 
-def test_calls_in_threads_are_counted_and_stored(models: ModelServer, alice: User, rehearsed: Any) -> None:
-    rehearsed(etl_postprocess_parallel=4)
-    models.always(lambda request: gives({"parts": [part_of(request)]}))
+def test_calls_in_threads_are_counted_and_stored(models: ModelServer, alice: User, configure_stages: Any) -> None:
+    configure_stages(etl_postprocess_parallel=4)
+    models.set_default(lambda request: data_reply({"parts": [part_of(request)]}))
     task = task_of(alice)
     run_to_the_end(task)
 

@@ -23,8 +23,8 @@ from exports.worker import execution as chunks
 from exports.worker.slot import WorkerSlot
 from tests.broker import valkey
 from tests.integration.etl_factories import make_task
-from tests.integration.etl_rehearsal import row_of, run, seen
 from tests.integration.factories import make_job
+from tests.integration.stage_runs import row_of, run, seen
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.unit.test_caught_errors import caught_errors, fail
 
@@ -96,7 +96,7 @@ def test_an_unexpected_error_is_the_outcome_of_a_webhook_request(monkeypatch: py
     assert caught_errors("webhook") == before + 1
 
 
-@pytest.mark.usefixtures("rehearsed")
+@pytest.mark.usefixtures("configure_stages")
 @pytest.mark.parametrize("step", ["run", "find"], ids=["during an attempt", "after the last attempt"])
 def test_an_unexpected_error_ends_a_stage(alice: User, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     task = make_task(alice)
@@ -114,7 +114,7 @@ def test_an_unexpected_error_ends_a_stage(alice: User, monkeypatch: pytest.Monke
     assert caught_errors("stage") == before + 1
 
 
-@pytest.mark.usefixtures("rehearsed")
+@pytest.mark.usefixtures("configure_stages")
 def test_an_unexpected_error_does_not_stop_the_recovery_of_other_tasks(
     alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:

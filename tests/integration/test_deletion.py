@@ -18,16 +18,16 @@ from etl.core.states import Stage
 from etl.maintenance import cleanup
 from etl.models import Deletion, ModelUsage, Task
 from etl.pipeline import actions, artifacts, deletion, page_images
-from tests import rehearsal
+from tests import scripted_stages
 from tests.broker import valkey
 from tests.conftest import client_of
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.etl_rehearsal import Change, row_of, run, run_beside, seen
+from tests.integration.stage_runs import ConfigureStages, row_of, run, run_beside, seen
 from tests.integration.test_etl_api import path
 from tests.integration.test_staff_access import staff_with
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("rehearsed")
+pytestmark = pytest.mark.usefixtures("configure_stages")
 
 
 def objects(task: Task) -> set[str]:
@@ -70,7 +70,7 @@ def test_a_pending_task_is_cancelled_and_deleted(api: APIClient, alice: User) ->
     task = make_task(alice)
     assert api.delete(path(task)).status_code == 204
     assert run(task) == [False, False]
-    assert (objects(task), rehearsal.calls(f"ocr-{task.pk}")) == (set(), [])
+    assert (objects(task), scripted_stages.calls(f"ocr-{task.pk}")) == (set(), [])
 
 
 def test_a_running_task_is_only_deleted_with_force(api: APIClient, alice: User) -> None:
@@ -104,11 +104,11 @@ def test_the_idempotency_key_of_a_deleted_task_can_be_reused(api: APIClient, ali
 
 
 # ---- Failures -------------------------------------------------------------------------------------------------------
-def test_it_deletes_nothing_without_redis(alice: User, rehearsed: Change) -> None:
+def test_it_deletes_nothing_without_redis(alice: User, configure_stages: ConfigureStages) -> None:
     """The API would still show the run-state."""
     task = completed(alice)
     before = objects(task)
-    rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:9/0"))
+    configure_stages(etl_redis_url=SecretStr("redis://127.0.0.1:9/0"))
     with pytest.raises(actions.RunStateUnavailable):
         deletion.delete(task, user=alice, message="")
     assert row_of(task).status == "completed"
@@ -188,13 +188,13 @@ def test_an_expired_task_whose_deletion_is_not_committed_keeps_its_objects(alice
     assert objects(task) == set()
 
 
-def test_tasks_are_deleted_after_the_configured_days(alice: User, rehearsed: Change) -> None:
+def test_tasks_are_deleted_after_the_configured_days(alice: User, configure_stages: ConfigureStages) -> None:
     old, new = completed(alice), completed(alice)
     chosen, running = completed(alice), make_task(alice)
     Task.objects.exclude(pk=new.pk).update(created_at=timezone.now() - timedelta(days=31))
     Task.objects.filter(pk=chosen.pk).update(expires_at=timezone.now() + timedelta(days=60))
     assert deletion.delete_expired() == 0  # 0 days: kept
-    rehearsed(etl_retention_days=30)
+    configure_stages(etl_retention_days=30)
     assert deletion.delete_expired() == 1
     assert set(Task.objects.values_list("pk", flat=True)) == {new.pk, chosen.pk, running.pk}
     assert objects(old) == set()

@@ -14,10 +14,10 @@ from etl.pipeline import actions, deletion
 from rules.models import Rule
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_progress import complete
-from tests.integration.etl_rehearsal import row_of
+from tests.integration.stage_runs import row_of
 from tests.integration.test_leases import in_threads
 
-pytestmark = pytest.mark.usefixtures("rehearsed")
+pytestmark = pytest.mark.usefixtures("configure_stages")
 ROUNDS = 8
 
 

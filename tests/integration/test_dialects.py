@@ -17,7 +17,7 @@ from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
 from tests.integration import openai_server
 from tests.integration.llm_factories import INVOICE_TEXT, codes, configure, context_of, forget, ocr_of, rule_of
-from tests.integration.openai_server import ModelServer, Reply, gives
+from tests.integration.openai_server import ModelServer, Reply, data_reply
 
 FOLDER = Path(__file__).parents[1] / "dialects"
 SERVERS = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))]
@@ -51,7 +51,7 @@ def test_every_file_has_its_source() -> None:
 
 @pytest.mark.parametrize("exchange", EXCHANGES.values(), ids=EXCHANGES.keys())
 def test_each_response_has_the_recorded_outcome(models: ModelServer, exchange: dict[str, Any]) -> None:
-    models.always(reply(exchange))
+    models.set_default(reply(exchange))
     context = context_of()
 
     if exchange["outcome"] == "data":
@@ -66,8 +66,8 @@ def test_each_response_has_the_recorded_outcome(models: ModelServer, exchange: d
 
 @pytest.mark.parametrize("exchange", TOO_LONG.values(), ids=TOO_LONG.keys())
 def test_a_document_with_a_too_long_prompt_is_split(models: ModelServer, exchange: dict[str, Any]) -> None:
-    models.will(reply(exchange))
-    models.always(gives(GOOD))
+    models.enqueue(reply(exchange))
+    models.set_default(data_reply(GOOD))
 
     result = Llm().process(ocr_of(INVOICE_TEXT), rule_of(), context=context_of())
 

@@ -38,8 +38,8 @@ from tests.broker import queued, valkey
 from tests.conftest import client_of
 from tests.integration.etl_factories import make_rule
 from tests.integration.etl_progress import begin, complete, end_completed, fail, read
-from tests.integration.etl_rehearsal import Change, row_of
 from tests.integration.locks import waits_for_a_lock
+from tests.integration.stage_runs import ConfigureStages, row_of
 from tests.integration.test_leases import in_threads
 from tests.waiting import wait_until
 
@@ -694,7 +694,7 @@ def test_running_documents_of_a_cancelled_batch_continue_without_force(api: APIC
 
 
 def test_a_second_cancellation_does_not_undo_the_first(
-    api: APIClient, rehearsed: Change, settings: LazySettings
+    api: APIClient, configure_stages: ConfigureStages, settings: LazySettings
 ) -> None:
     """B36: the second one finds nothing to cancel, or Redis is unavailable."""
     batch, tasks = make_batch(api, 2)
@@ -703,10 +703,10 @@ def test_a_second_cancellation_does_not_undo_the_first(
     with pytest.raises(batch_actions.NothingToCancel):
         batch_actions.cancel(batch)
     own = settings.SLUICE.etl_redis_url
-    rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
+    configure_stages(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
     with pytest.raises(actions.RunStateUnavailable):
         batch_actions.cancel(batch)
-    rehearsed(etl_redis_url=own)
+    configure_stages(etl_redis_url=own)
     actions.cancel(task=row_of(tasks[0]), is_forced=True)
     assert counts(api, batch) == ("cancelled", 0, 0, 2, 0)
 

@@ -19,15 +19,15 @@ from etl.maintenance import cleanup
 from etl.models import Allowance, Task, Upload, Usage
 from etl.pipeline import actions, execution, queue_limit, quotas, turns
 from rules.models import Rule, RuleUsage
-from tests import rehearsal
+from tests import scripted_stages
 from tests.conftest import client_of
 from tests.integration.etl_factories import make_row, make_rule, make_task
-from tests.integration.etl_rehearsal import Change, row_of, run, seen
+from tests.integration.stage_runs import ConfigureStages, row_of, run, seen
 from tests.integration.test_etl_submission import TEXT, change, documents, plain, send  # noqa: F401 - plain is a fixture
 from tests.integration.test_etl_uploads import UPLOADS, request_upload, submit, uploaded
 from tests.integration.test_leases import in_threads
 
-pytestmark = pytest.mark.usefixtures("rehearsed")
+pytestmark = pytest.mark.usefixtures("configure_stages")
 
 MEBIBYTE = 1024**2
 
@@ -120,8 +120,10 @@ def test_a_retry_ranks_behind_the_documents_of_its_owner_only(alice: User, bob: 
     assert order[-1] == failed.pk
 
 
-def test_documents_that_are_not_due_or_held_are_skipped(alice: User, bob: User, rule: Rule, rehearsed: Change) -> None:
-    rehearsed(etl_retry_backoff_base_seconds=60.0, etl_retry_backoff_max_seconds=60.0)
+def test_documents_that_are_not_due_or_held_are_skipped(
+    alice: User, bob: User, rule: Rule, configure_stages: ConfigureStages
+) -> None:
+    configure_stages(etl_retry_backoff_base_seconds=60.0, etl_retry_backoff_max_seconds=60.0)
     waiting = make_task(alice, "raise ProviderUnavailable", rule=rule)
     held = make_task(alice, rule=rule)
     run(waiting, Stage.OCR)
@@ -165,7 +167,7 @@ def test_the_search_for_a_task_changes_no_run_state(alice: User, rule: Rule) -> 
 def test_workers_that_find_the_same_task_run_it_once(alice: User, bob: User, rule: Rule) -> None:
     made = [make_task(user, rule=rule) for user in (alice, bob) for _ in range(6)]
     in_threads(4, lambda n: [execution.run_next(Stage.OCR, task_id=task.pk) for task in made[n::4]])
-    assert [len(rehearsal.calls(f"ocr-{task.pk}")) for task in made] == [1] * 12
+    assert [len(scripted_stages.calls(f"ocr-{task.pk}")) for task in made] == [1] * 12
 
 
 def test_turns_are_found_by_index(alice: User, rule: Rule) -> None:

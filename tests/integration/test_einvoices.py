@@ -32,9 +32,9 @@ from rules.models import Rule
 from tests import samples
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.etl_rehearsal import Change, row_of, run, seen
 from tests.integration.llm_factories import configure, forget
-from tests.integration.openai_server import gives
+from tests.integration.openai_server import data_reply
+from tests.integration.stage_runs import ConfigureStages, row_of, run, seen
 from tests.samples.make import INVOICE, printed
 
 XML = samples.sample("einvoice.xml").read_bytes()
@@ -210,11 +210,11 @@ def test_an_unknown_profile_is_an_error_of_the_invoice_and_its_data_is_read(
 
 # ---- Tasks ----------------------------------------------------------------------------------------------------------
 @pytest.fixture
-def local(settings: LazySettings, rehearsed: Change) -> Change:
+def local(settings: LazySettings, configure_stages: ConfigureStages) -> ConfigureStages:
     """The local provider, and the real processors without a model."""
-    rehearsed(etl_ocr_provider="local", etl_llm_base_url=None, etl_llm_model="")
+    configure_stages(etl_ocr_provider="local", etl_llm_base_url=None, etl_llm_model="")
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
-    return rehearsed
+    return configure_stages
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ def codes(task: Task) -> list[str]:
 
 @pytest.mark.parametrize(("content", "kind"), [(PDF, "pdf"), (XML, "xml")], ids=["pdf", "xml"])
 def test_a_task_has_the_invoice_without_a_model(
-    api: APIClient, alice: User, local: Change, rule: Rule, *, content: bytes, kind: str
+    api: APIClient, alice: User, local: ConfigureStages, rule: Rule, *, content: bytes, kind: str
 ) -> None:
     """B41, B43: the API returns the numbers exactly as the XML has them."""
     task = task_of(alice, content, kind, rule)
@@ -253,7 +253,7 @@ def test_a_task_has_the_invoice_without_a_model(
 
 
 def test_an_invoice_is_found_with_any_provider(
-    monkeypatch: pytest.MonkeyPatch, alice: User, rehearsed: Change, rule: Rule
+    monkeypatch: pytest.MonkeyPatch, alice: User, configure_stages: ConfigureStages, rule: Rule
 ) -> None:
     """B41: only a worker without the packages of the local provider finds no invoice."""
     task = task_of(alice, XML, "xml", rule)
@@ -278,7 +278,7 @@ def test_the_markdown_of_xml_is_a_readable_invoice(provider: LocalProvider, make
     assert "| Amount due | 2363.58 |" in markdown
 
 
-def test_a_broken_rule_and_a_page_that_differs_are_warnings(alice: User, local: Change, rule: Rule) -> None:
+def test_a_broken_rule_and_a_page_that_differs_are_warnings(alice: User, local: ConfigureStages, rule: Rule) -> None:
     """B41: warnings have the number of the broken rule of EN 16931 and both amounts, whichever rule the task uses."""
     content = pdf_of(xrechnung_xml=XML.replace(b"<ram:DuePayableAmount>2363.58", b"<ram:DuePayableAmount>2463.58"))
     for used in (rule, make_rule(alice)):
@@ -291,7 +291,7 @@ def test_a_broken_rule_and_a_page_that_differs_are_warnings(alice: User, local: 
         }
 
 
-def test_an_iban_that_differs_from_the_page_is_a_warning(alice: User, local: Change, rule: Rule) -> None:
+def test_an_iban_that_differs_from_the_page_is_a_warning(alice: User, local: ConfigureStages, rule: Rule) -> None:
     """B41"""
     means = (
         b"<ram:SpecifiedTradeSettlementPaymentMeans><ram:TypeCode>58</ram:TypeCode>"
@@ -307,7 +307,7 @@ def test_an_iban_that_differs_from_the_page_is_a_warning(alice: User, local: Cha
         assert codes(task) == expected
 
 
-def test_without_an_invoice_and_a_model_the_task_fails(alice: User, local: Change, rule: Rule) -> None:
+def test_without_an_invoice_and_a_model_the_task_fails(alice: User, local: ConfigureStages, rule: Rule) -> None:
     """B41"""
     task = task_of(alice, printed(INVOICE), "pdf", rule)
     run(task)
@@ -318,7 +318,7 @@ def test_without_an_invoice_and_a_model_the_task_fails(alice: User, local: Chang
 
 
 def test_without_an_invoice_the_model_fills_the_same_schema(
-    settings: LazySettings, alice: User, local: Change, rule: Rule
+    settings: LazySettings, alice: User, local: ConfigureStages, rule: Rule
 ) -> None:
     """B41: fields that the model does not find are left out."""
     answer: dict[str, Any] = {
@@ -333,7 +333,7 @@ def test_without_an_invoice_the_model_fills_the_same_schema(
     }
     with openai_server.running() as models:
         configure(settings, models)
-        models.always(gives(answer))
+        models.set_default(data_reply(answer))
         task = task_of(alice, printed(INVOICE), "pdf", rule)
         assert run(task) == [True, True]
         forget(models)
@@ -348,7 +348,7 @@ def test_without_an_invoice_the_model_fills_the_same_schema(
 
 
 def test_a_retry_of_the_extraction_reads_the_stored_invoice(
-    api: APIClient, alice: User, local: Change, rule: Rule
+    api: APIClient, alice: User, local: ConfigureStages, rule: Rule
 ) -> None:
     """B41: the document is not read again."""
     task = task_of(alice, PDF, "pdf", make_rule(alice))
@@ -361,7 +361,7 @@ def test_a_retry_of_the_extraction_reads_the_stored_invoice(
     assert body["einvoice"]["profile"] == "EN 16931"
 
 
-def test_an_xml_file_is_accepted_under_any_name(api: APIClient, alice: User, local: Change) -> None:
+def test_an_xml_file_is_accepted_under_any_name(api: APIClient, alice: User, local: ConfigureStages) -> None:
     """B41"""
     file = BytesIO(XML)
     file.name = "invoice.dat"
@@ -371,7 +371,7 @@ def test_an_xml_file_is_accepted_under_any_name(api: APIClient, alice: User, loc
 
 
 def test_a_folder_of_mixed_invoices_becomes_one_parquet_file_with_one_schema(
-    api: APIClient, settings: LazySettings, alice: User, local: Change, rule: Rule
+    api: APIClient, settings: LazySettings, alice: User, local: ConfigureStages, rule: Rule
 ) -> None:
     """B41, B36, A36: a PDF with XML, an XML file, and an invoice that the model reads. The file has one row for each
     invoice, or one row for each invoice line.
@@ -386,7 +386,7 @@ def test_a_folder_of_mixed_invoices_becomes_one_parquet_file_with_one_schema(
     batch = api.post("/api/v1/etl/batches", body, format="multipart").json()
     with openai_server.running() as models:
         configure(settings, models)
-        models.always(gives(answer))
+        models.set_default(data_reply(answer))
         for task in Task.objects.filter(batch_id=batch["batch_id"]):
             assert run(task) == [True, True]
         forget(models)
@@ -425,7 +425,7 @@ def named(name: str, content: bytes) -> BytesIO:
 
 
 # ---- Pages and admin ------------------------------------------------------------------------------------------------
-def test_the_page_shows_the_invoice_and_its_source(alice: User, local: Change, rule: Rule) -> None:
+def test_the_page_shows_the_invoice_and_its_source(alice: User, local: ConfigureStages, rule: Rule) -> None:
     """B41"""
     task = task_of(alice, PDF, "pdf", rule)
     run(task)
@@ -442,7 +442,7 @@ def test_the_page_shows_the_invoice_and_its_source(alice: User, local: Change, r
     assert "<caption>Lines" not in tree
 
 
-def test_the_admin_shows_codes_only(admin_client: Client, alice: User, local: Change, rule: Rule) -> None:
+def test_the_admin_shows_codes_only(admin_client: Client, alice: User, local: ConfigureStages, rule: Rule) -> None:
     """B41, B8"""
     content = XML.replace(b"<ram:DuePayableAmount>2363.58", b"<ram:DuePayableAmount>2463.58")
     task = task_of(alice, content, "xml", rule)

@@ -25,14 +25,14 @@ from etl.models import Task
 from etl.pipeline import actions, artifacts, execution, queue_limit
 from etl.pipeline.response_cache import StoredResponseCache
 from rules.library import catalog, editing
-from tests import rehearsal
+from tests import scripted_stages
 from tests.broker import queued, valkey
 from tests.integration.etl_factories import make_row, make_rule, make_task
-from tests.integration.etl_rehearsal import Change, age, row_of, run, run_beside, run_when_due, seen
 from tests.integration.locks import waits_for_a_lock
+from tests.integration.stage_runs import ConfigureStages, age, row_of, run, run_beside, run_when_due, seen
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("rehearsed")
+pytestmark = pytest.mark.usefixtures("configure_stages")
 
 
 # ---- Cancel ---------------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ def test_a_pending_task_is_cancelled(alice: User) -> None:
 
     assert (row_of(task).status, seen(task).status) == ("cancelled", "cancelled")
     assert run(task) == [False, False]
-    assert not rehearsal.calls(f"ocr-{task.pk}")
+    assert not scripted_stages.calls(f"ocr-{task.pk}")
     with pytest.raises(actions.NotCancellable, match="ended: cancelled"):
         actions.cancel(task=row_of(task))
 
@@ -92,7 +92,7 @@ def test_a_task_is_not_cancelled_during_post_processing(alice: User) -> None:
     wait_until(lambda: seen(task).token)
     with pytest.raises(actions.NotCancellable, match="already started"):
         actions.cancel(task=row_of(task))
-    rehearsal.allow("go")
+    scripted_stages.allow("go")
     thread.join()
     assert done == [True]
 
@@ -160,13 +160,15 @@ def recreate_by_recovery(task: Task) -> None:
     recovery.recover_all()
 
 
-def test_without_redis_nothing_is_cancelled(alice: User, rehearsed: Change, settings: LazySettings) -> None:
+def test_without_redis_nothing_is_cancelled(
+    alice: User, configure_stages: ConfigureStages, settings: LazySettings
+) -> None:
     task = make_task(alice)
     url = settings.SLUICE.etl_redis_url
-    rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
+    configure_stages(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
     with pytest.raises(actions.RunStateUnavailable):
         actions.cancel(task=row_of(task))
-    rehearsed(etl_redis_url=url)
+    configure_stages(etl_redis_url=url)
     assert run(task) == [True, True]
 
 
@@ -191,10 +193,10 @@ def test_a_concurrent_cancel_and_start_have_one_winner(alice: User) -> None:
             cancel = pool.submit(race, barrier, partial(actions.cancel, task=task))
             start = pool.submit(race, barrier, partial(execution.run, Stage.OCR, task_id=task.pk))
             cancelled = cancel.result()
-            rehearsal.allow(go)
+            scripted_stages.allow(go)
             outcome = cancelled, start.result()
             assert outcome in ((None, False), ("refused", True))
-            assert len(rehearsal.calls(f"ocr-{task.pk}")) == (outcome[0] == "refused")
+            assert len(scripted_stages.calls(f"ocr-{task.pk}")) == (outcome[0] == "refused")
             assert row_of(task).status == ("cancelled" if outcome[0] is None else "pending")
 
 
@@ -226,7 +228,7 @@ def test_a_retry_can_repeat_only_post_processing(alice: User) -> None:
     assert (done.status, done.metadata["attempts"]) == ("completed", {"ocr": 1, "postprocess": 1})
     assert done.result
     assert done.result["output_s3_key"] == f"{artifacts.folder(task)}result-2/output.json"
-    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
+    assert len(scripted_stages.calls(f"ocr-{task.pk}")) == 1
 
 
 def test_a_retry_works_after_the_run_state_has_expired(alice: User) -> None:
@@ -255,7 +257,7 @@ def test_a_retry_without_a_rule_keeps_the_rule_version(alice: User) -> None:
     actions.retry(task=row_of(task), from_stage=Stage.POSTPROCESS)
     run(task, Stage.POSTPROCESS)
     assert row_of(task).rule_version == 1
-    assert (len(rehearsal.calls("post-v1")), len(rehearsal.calls("post-v2"))) == (2, 0)
+    assert (len(scripted_stages.calls("post-v1")), len(scripted_stages.calls("post-v2"))) == (2, 0)
 
 
 def test_a_retry_of_post_processing_requires_an_ocr_result(alice: User) -> None:
@@ -286,7 +288,7 @@ def test_a_retry_can_repeat_all_stages(alice: User) -> None:
     assert (state.status, state.phase, state.progress, state.run, state.ocr_run) == ("pending", "ocr", 0, 2, 2)
     assert state.metadata == runstate.whole_metadata({})
     run(task)
-    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 3
+    assert len(scripted_stages.calls(f"ocr-{task.pk}")) == 3
     assert row_of(task).metadata["attempts"] == {"ocr": 1, "postprocess": 1}
     assert artifacts.find_ocr(task) == before
 
@@ -371,12 +373,12 @@ def test_an_outcome_that_is_only_in_redis_counts(alice: User) -> None:
     assert row_of(task).generation == 2
 
 
-def test_a_retry_requires_room_in_the_queue(alice: User, rehearsed: Change) -> None:
+def test_a_retry_requires_room_in_the_queue(alice: User, configure_stages: ConfigureStages) -> None:
     """B1: a retry counts like a submission. If it is refused, nothing is changed."""
     task = make_task(alice)
     run(task)
     make_row(alice)
-    rehearsed(etl_queue_size=1)
+    configure_stages(etl_queue_size=1)
     with pytest.raises(queue_limit.QueueFull):
         actions.retry(task=row_of(task), from_stage=Stage.OCR)
     assert row_of(task).status == "completed"
@@ -387,12 +389,12 @@ def test_a_worker_of_the_previous_run_is_fenced_off(alice: User) -> None:
     """B2, B3: its generation is too small for Redis and for the row."""
     task = make_task(alice, "once:until go")
     thread = run_beside(task, Stage.OCR)
-    wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
+    wait_until(lambda: scripted_stages.calls(f"ocr-{task.pk}"))
     run_when_due(task, Stage.OCR)
     run(task, Stage.POSTPROCESS)
     actions.retry(task=row_of(task), from_stage=Stage.OCR)
     before = seen(task)
-    rehearsal.allow("go")
+    scripted_stages.allow("go")
     thread.join()
 
     assert seen(task) == before
@@ -424,13 +426,13 @@ def test_a_retry_reuses_paid_model_responses(alice: User) -> None:
 
 
 # ---- Unavailable servers --------------------------------------------------------------------------------------------
-def test_without_redis_or_storage_nothing_is_changed(alice: User, rehearsed: Change) -> None:
+def test_without_redis_or_storage_nothing_is_changed(alice: User, configure_stages: ConfigureStages) -> None:
     task = make_task(alice)
     run(task)
-    rehearsed(s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"))
+    configure_stages(s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"))
     with pytest.raises(problems.StorageUnavailable):
         actions.retry(task=row_of(task), from_stage=Stage.POSTPROCESS)
-    rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
+    configure_stages(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
     with pytest.raises(actions.RunStateUnavailable):
         actions.retry(task=row_of(task), from_stage=Stage.OCR)
     assert (row_of(task).status, row_of(task).generation) == ("completed", 1)
@@ -453,33 +455,33 @@ def shown(task: Task) -> tuple[str, int, bool]:
 
 
 def test_a_redis_failure_at_the_commit_hides_the_previous_run(
-    alice: User, rehearsed: Change, settings: LazySettings
+    alice: User, configure_stages: ConfigureStages, settings: LazySettings
 ) -> None:
     """B3, B7: after the 202 response, all readers get a pending task. Recovery creates its run-state."""
     task, url = make_task(alice), settings.SLUICE.etl_redis_url
     run(task)
-    with before_statement("pg_advisory", lambda: rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))):
+    with before_statement("pg_advisory", lambda: configure_stages(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))):
         actions.retry(task=row_of(task), from_stage=Stage.OCR)
-    rehearsed(etl_redis_url=url)
+    configure_stages(etl_redis_url=url)
 
     assert shown(task) == ("pending", 2, False)
     assert run(task) == [False, False]
     recreate_by_recovery(task)
     assert run(task) == [True, True]
     assert shown(task) == ("completed", 3, True)
-    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
+    assert len(scripted_stages.calls(f"ocr-{task.pk}")) == 2
 
 
 def test_a_redis_failure_before_the_commit_changes_nothing(
-    alice: User, rehearsed: Change, settings: LazySettings
+    alice: User, configure_stages: ConfigureStages, settings: LazySettings
 ) -> None:
     """B7: the retry is refused with 503 run_state_unavailable."""
     task, url = make_task(alice), settings.SLUICE.etl_redis_url
     run(task)
-    fail_redis = partial(rehearsed, etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
+    fail_redis = partial(configure_stages, etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
     with before_statement("FOR UPDATE", fail_redis), pytest.raises(actions.RunStateUnavailable):
         actions.retry(task=row_of(task), from_stage=Stage.OCR)
-    rehearsed(etl_redis_url=url)
+    configure_stages(etl_redis_url=url)
     assert shown(task) == ("completed", 1, True)
     assert seen(task).status == "completed"
 

@@ -23,13 +23,13 @@ from etl.maintenance import after_restore, cleanup, recovery
 from etl.models import Task
 from etl.pipeline import actions, artifacts, completion
 from etl.runstate import transitions
-from tests import rehearsal
+from tests import scripted_stages
 from tests.broker import broker_at, lose_messages, queued, valkey
 from tests.integration.etl_factories import make_row, make_rule, make_task
-from tests.integration.etl_rehearsal import Change, age, row_of, run, run_when_due, seen
+from tests.integration.stage_runs import ConfigureStages, age, row_of, run, run_when_due, seen
 from tests.waiting import expect_within
 
-pytestmark = pytest.mark.usefixtures("rehearsed")
+pytestmark = pytest.mark.usefixtures("configure_stages")
 
 
 def flush() -> None:
@@ -105,7 +105,7 @@ def test_recovery_continues_from_the_latest_artifact(alice: User) -> None:
     assert len(before.metadata["failed_attempts"]) == 1
     expect_in_queues(0, 1)
     assert run(task, Stage.OCR, Stage.POSTPROCESS) == [True, True]
-    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
+    assert len(scripted_stages.calls(f"ocr-{task.pk}")) == 2
 
 
 def test_a_task_with_a_stored_result_ends_immediately(alice: User) -> None:
@@ -119,7 +119,7 @@ def test_a_task_with_a_stored_result_ends_immediately(alice: User) -> None:
     recovery.recover()
     run(task, Stage.POSTPROCESS)
     assert row_of(task).result == result
-    assert len(rehearsal.calls("post-almost")) == 1
+    assert len(scripted_stages.calls("post-almost")) == 1
 
 
 def test_recovery_fences_off_the_previous_worker(alice: User) -> None:
@@ -148,7 +148,7 @@ def test_a_retry_from_post_processing_does_not_fall_back_to_ocr(alice: User) -> 
     error = row_of(task).error
     assert error is not None
     assert error["code"] == "artifact_missing"
-    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
+    assert len(scripted_stages.calls(f"ocr-{task.pk}")) == 1
 
 
 def test_recovery_waits_for_a_submission_that_creates_the_run_state(alice: User) -> None:
@@ -176,7 +176,7 @@ def test_a_missing_run_state_of_a_retry_is_created(alice: User) -> None:
     assert (seen(task).status, seen(task).generation, row_of(task).generation) == ("pending", 2, 2)
     run(task)
     assert row_of(task).status == "completed"
-    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
+    assert len(scripted_stages.calls(f"ocr-{task.pk}")) == 2
 
 
 def test_a_run_state_of_another_generation_is_repaired(alice: User) -> None:
@@ -210,7 +210,7 @@ def test_ended_tasks_are_left_alone(alice: User) -> None:
     expect_in_queues(0, 0)
     assert run(old) == [False, False]
     assert seen(old).status == "completed"
-    assert len(rehearsal.calls(f"ocr-{old.pk}")) == 1
+    assert len(scripted_stages.calls(f"ocr-{old.pk}")) == 1
     assert [row["result"] for row in Task.objects.order_by("pk").values()] == [row["result"] for row in before]
 
 
@@ -357,8 +357,8 @@ def test_the_stage_of_a_lost_worker_is_sent_again(alice: User) -> None:
     assert row_of(task).metadata["attempts"]["ocr"] == 2
 
 
-def test_a_task_in_backoff_gets_no_wake_up(alice: User, rehearsed: Change) -> None:
-    rehearsed(etl_retry_backoff_base_seconds=300.0, etl_retry_backoff_max_seconds=300.0)
+def test_a_task_in_backoff_gets_no_wake_up(alice: User, configure_stages: ConfigureStages) -> None:
+    configure_stages(etl_retry_backoff_base_seconds=300.0, etl_retry_backoff_max_seconds=300.0)
     task = make_task(alice, "raise ProviderUnavailable")
     run(task, Stage.OCR)
     valkey().delete("etl-ocr")
@@ -465,16 +465,16 @@ def test_recovery_covers_every_unfinished_task(alice: User, monkeypatch: pytest.
 # ---- Unavailable servers --------------------------------------------------------------------------------------------
 def test_without_redis_or_storage_recovery_does_nothing_and_logs_it(
     alice: User,
-    rehearsed: Change,
+    configure_stages: ConfigureStages,
     settings: LazySettings,
 ) -> None:
     task = make_row(alice)
     age(task)
     endpoint = settings.SLUICE.s3_endpoint_url
-    rehearsed(s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"))
+    configure_stages(s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"))
     recovery.recover_all()
     assert (row_of(task).generation, runstate.read(task.pk)) == (1, None)
-    rehearsed(s3_endpoint_url=endpoint, etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
+    configure_stages(s3_endpoint_url=endpoint, etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
     recovery.recover()
     assert row_of(task).generation == 1
 
@@ -570,7 +570,7 @@ def test_a_run_state_that_contradicts_an_ended_row_is_repaired(alice: User) -> N
     assert run(task) == [False, False]
     assert row_of(task).status == "cancelled"
     assert (seen(task).status, seen(task).result) == ("cancelled", None)
-    assert not rehearsal.calls(f"ocr-{task.pk}")
+    assert not scripted_stages.calls(f"ocr-{task.pk}")
 
 
 def test_an_outcome_of_an_earlier_generation_is_not_recorded(alice: User) -> None:

@@ -31,16 +31,16 @@ from etl.pipeline.run_context import build_context
 from etl.pipeline.stages.definition import STAGES
 from etl.runstate import RunState
 from rules.models import Rule, RuleVersion
-from tests import rehearsal
+from tests import scripted_stages
 from tests.broker import lose_messages, queued, valkey
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.etl_rehearsal import Change, row_of, run, run_beside, run_when_due, seen
 from tests.integration.faulty_redis import Relay, relaying
 from tests.integration.faulty_s3 import Proxy, answer_500, running
+from tests.integration.stage_runs import ConfigureStages, row_of, run, run_beside, run_when_due, seen
 from tests.samples import hostile
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("rehearsed")
+pytestmark = pytest.mark.usefixtures("configure_stages")
 
 
 def writer_of(task: Task) -> str:
@@ -77,7 +77,7 @@ def test_a_document_becomes_a_result(alice: User) -> None:
     assert b"".join(storage.read(row.result["markdown_s3_key"])).decode() == (
         "<!-- page: 1 -->\nHello, Grüße.\nwarn odd"
     )
-    assert row.result["provider_task_id"] == "rehearsed-1"
+    assert row.result["provider_task_id"] == "scripted-1"
     assert row.result["metadata"] == {
         "pages": 1,
         "duration_ms": 1,
@@ -86,18 +86,18 @@ def test_a_document_becomes_a_result(alice: User) -> None:
             "rule_id": task.rule_id,
             "rule_version": 1,
             "mode": "skip",
-            "provider": "rehearsed",
+            "provider": "scripted",
             "strategy": None,
             "model": None,
             "attempts": {"ocr": 1, "postprocess": 1},
             "usage": {"prompt_tokens": 0, "completion_tokens": 0, "calls": 0},
-            "warnings": [{"code": "odd", "detail": "As rehearsed."}],
+            "warnings": [{"code": "odd", "detail": "As scripted."}],
         },
     }
     assert row.metadata["artifact_mineru_markdown_key"] == row.result["markdown_s3_key"]
     assert row.metadata["attempts"] == {"ocr": 1, "postprocess": 1}
     assert row.metadata["ocr"] == {"pages": 1, "duration_ms": 1, "version": "1"}
-    assert row.metadata["warnings"] == [{"code": "odd", "detail": "As rehearsed."}]
+    assert row.metadata["warnings"] == [{"code": "odd", "detail": "As scripted."}]
     assert set(row.result) == {"markdown_s3_key", "provider_task_id", "metadata"}
     shown = ("status", "phase", "progress", "result", "error", "metadata", "attempts", "created_at", "updated_at")
     of_row = RunState.of_row(row)
@@ -105,9 +105,9 @@ def test_a_document_becomes_a_result(alice: User) -> None:
 
 
 @pytest.mark.slow
-def test_the_boxes_of_the_pages_are_stored_beside_the_markdown(alice: User, rehearsed: Change) -> None:
+def test_the_boxes_of_the_pages_are_stored_beside_the_markdown(alice: User, configure_stages: ConfigureStages) -> None:
     """B30: the task runs both stages with the `local` provider."""
-    rehearsed(etl_ocr_provider="local")
+    configure_stages(etl_ocr_provider="local")
     content = hostile.page(hostile.stream(b"BT /F 12 Tf 72 700 Td (Net total 12.50) Tj ET"))
     try:
         task = make_task(alice, content.decode("ascii"), kind="pdf")
@@ -136,7 +136,7 @@ def test_a_model_response_is_stored_and_in_the_row(alice: User) -> None:
     usage = {"prompt_tokens": 7, "completion_tokens": 1, "calls": 1}
     assert stored["metadata"]["provenance"]["usage"] == usage
     assert row.metadata["postprocess"] == {
-        "strategy": "rehearsed",
+        "strategy": "scripted",
         "model": "none",
         "usage": usage,
         "earlier_usage": dict.fromkeys(usage, 0),
@@ -174,7 +174,7 @@ def test_progress_is_shown_while_it_runs(alice: User) -> None:
     thread = run_beside(task, Stage.OCR)
     wait_until(lambda: seen(task).progress == 25)
     assert seen(task).status == "mineru_parsing"
-    rehearsal.allow("go")
+    scripted_stages.allow("go")
     thread.join()
     assert (seen(task).status, seen(task).phase, seen(task).progress) == ("llm_processing", "postprocess", 50)
 
@@ -220,7 +220,7 @@ def test_duplicate_messages_do_nothing(alice: User) -> None:
     assert run(task, Stage.POSTPROCESS, Stage.OCR, Stage.OCR, Stage.POSTPROCESS) == [False, True, True, True]
     before = row_of(task).updated_at
     assert run(task, Stage.OCR, Stage.POSTPROCESS, Stage.OCR) == [False, False, False]
-    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
+    assert len(scripted_stages.calls(f"ocr-{task.pk}")) == 1
     assert row_of(task).updated_at == before
     assert seen(task).attempts == {"ocr": 1, "postprocess": 1}
 
@@ -230,9 +230,9 @@ def test_a_second_worker_does_not_take_a_held_stage(alice: User) -> None:
     thread = run_beside(task, Stage.OCR)
     wait_until(lambda: seen(task).token)
     assert run(task, Stage.OCR, Stage.POSTPROCESS) == [False, False]
-    rehearsal.allow("go")
+    scripted_stages.allow("go")
     thread.join()
-    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
+    assert len(scripted_stages.calls(f"ocr-{task.pk}")) == 1
 
 
 def test_artifacts_of_a_dead_worker_are_reused(alice: User) -> None:
@@ -250,7 +250,7 @@ def test_artifacts_of_a_dead_worker_are_reused(alice: User) -> None:
 
     assert row_of(task).status == "completed"
     assert seen(task).attempts == {"ocr": 2, "postprocess": 2}
-    assert (len(rehearsal.calls(f"ocr-{task.pk}")), len(rehearsal.calls("post-taken"))) == (1, 1)
+    assert (len(scripted_stages.calls(f"ocr-{task.pk}")), len(scripted_stages.calls("post-taken"))) == (1, 1)
 
 
 def test_the_first_of_two_finishes_counts(alice: User) -> None:
@@ -268,10 +268,10 @@ def test_a_fenced_worker_writes_nothing(alice: User) -> None:
     """B2, B3: another worker took over while this worker was still running."""
     task = make_task(alice, "once:until go")
     thread = run_beside(task, Stage.OCR)
-    wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
+    wait_until(lambda: scripted_stages.calls(f"ocr-{task.pk}"))
     assert run_when_due(task, Stage.OCR)
     before = seen(task), artifacts.find(artifacts.ocr_key(task))
-    rehearsal.allow("go")
+    scripted_stages.allow("go")
     thread.join()
 
     assert (seen(task), artifacts.find(artifacts.ocr_key(task))) == before
@@ -310,7 +310,7 @@ def test_the_last_attempt_ends_the_task(alice: User) -> None:
     }
     assert row.metadata["attempts"] == {"ocr": 3, "postprocess": 0}
     assert row.metadata["artifact_mineru_markdown_key"] is None
-    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 3
+    assert len(scripted_stages.calls(f"ocr-{task.pk}")) == 3
 
 
 def test_a_bad_document_fails_at_once(alice: User) -> None:
@@ -336,7 +336,7 @@ def test_a_failed_post_processing_keeps_the_ocr_result(alice: User) -> None:
     assert storage.head(row.metadata["artifact_mineru_markdown_key"])
     assert row.metadata["attempts"] == {"ocr": 1, "postprocess": 3}
     assert row.metadata["postprocess"]["usage"] == {"prompt_tokens": 15, "completion_tokens": 3, "calls": 3}
-    assert row.metadata["warnings"] == [{"code": "odd", "detail": "As rehearsed."}]
+    assert row.metadata["warnings"] == [{"code": "odd", "detail": "As scripted."}]
 
 
 def test_an_incomplete_document_fails_if_the_rule_requires_complete_ones(alice: User) -> None:
@@ -351,7 +351,7 @@ def test_an_incomplete_document_fails_if_the_rule_requires_complete_ones(alice: 
     assert row.error is not None
     assert (row.error["code"], row.error["retryable"]) == ("incomplete_document", False)
     assert "Not read reliably: " in row.error["detail"]
-    assert rehearsal.calls(f"post-{task.pk}") == []
+    assert scripted_stages.calls(f"post-{task.pk}") == []
     assert seen(task).markdown_key
 
     other = make_task(alice, "warn odd\npost:spend 5", rule=rule)
@@ -373,14 +373,14 @@ def test_empty_text_is_a_failure(alice: User) -> None:
     [("wait 9", Stage.OCR, "ocr_timeout"), ("post:wait 9", Stage.POSTPROCESS, "timeout")],
 )
 def test_a_stage_that_takes_too_long_is_stopped(
-    alice: User, rehearsed: Change, text: str, stage: Stage, code: str
+    alice: User, configure_stages: ConfigureStages, text: str, stage: Stage, code: str
 ) -> None:
     """B9: exceeding ETL_TASK_TIMEOUT counts as a transient failure."""
-    rehearsed(etl_ocr_max_attempts=2, etl_postprocess_max_attempts=2)
+    configure_stages(etl_ocr_max_attempts=2, etl_postprocess_max_attempts=2)
     task = make_task(alice, text, rule=make_rule(alice, mode="llm"))
     if stage == Stage.POSTPROCESS:
         run(task, Stage.OCR)
-    rehearsed(etl_task_timeout=0.3)
+    configure_stages(etl_task_timeout=0.3)
     run_when_due(task, stage)
     assert seen(task).status in {"mineru_parsing", "llm_processing"}
     run_when_due(task, stage)
@@ -413,7 +413,7 @@ def test_a_task_that_kills_its_workers_fails(alice: User) -> None:
         "ocr_failed",
         "Workers crashed or stalled at every attempt on this stage.",
     )
-    assert not rehearsal.calls(f"ocr-{task.pk}")
+    assert not scripted_stages.calls(f"ocr-{task.pk}")
 
 
 def crash_after_storing(task: Task, stage: Stage) -> None:
@@ -437,12 +437,12 @@ def test_artifacts_of_a_killed_last_attempt_count(alice: User) -> None:
     assert row.result
     assert row.result["metadata"]["provenance"]["usage"]["prompt_tokens"] == 5
     assert row.metadata["attempts"] == {"ocr": 3, "postprocess": 3}
-    assert (len(rehearsal.calls(f"ocr-{task.pk}")), len(rehearsal.calls("post-last"))) == (1, 1)
+    assert (len(scripted_stages.calls(f"ocr-{task.pk}")), len(scripted_stages.calls("post-last"))) == (1, 1)
 
 
 @pytest.mark.parametrize("stage", Stage)
 def test_a_storage_outage_postpones_the_end_of_a_killed_last_attempt(
-    alice: User, rehearsed: Change, settings: LazySettings, stage: Stage
+    alice: User, configure_stages: ConfigureStages, settings: LazySettings, stage: Stage
 ) -> None:
     """B9, B10: the task does not fail while it is unknown whether an artifact exists."""
     endpoint = settings.SLUICE.s3_endpoint_url
@@ -450,11 +450,11 @@ def test_a_storage_outage_postpones_the_end_of_a_killed_last_attempt(
     if stage == Stage.POSTPROCESS:
         run(task, Stage.OCR)
     crash_after_storing(task, stage)
-    rehearsed(s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"))
+    configure_stages(s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"))
     assert not run_when_due(task, stage)
     state = seen(task)
     assert (state.status in {"completed", "failed"}, state.token, state.available_at > 0) == (False, "", True)
-    rehearsed(s3_endpoint_url=endpoint)
+    configure_stages(s3_endpoint_url=endpoint)
     assert run_when_due(task, stage)
 
 
@@ -536,8 +536,8 @@ def test_backoff_grows_and_respects_retry_after(
         assert least - 0.01 <= pause <= most + 0.01
 
 
-def test_backoff_doubles_up_to_its_maximum(rehearsed: Change) -> None:
-    rehearsed(etl_retry_backoff_base_seconds=2.0, etl_retry_backoff_max_seconds=10.0)
+def test_backoff_doubles_up_to_its_maximum(configure_stages: ConfigureStages) -> None:
+    configure_stages(etl_retry_backoff_base_seconds=2.0, etl_retry_backoff_max_seconds=10.0)
     error = UnexpectedError()
     for attempt, longest in ((1, 2), (2, 4), (3, 8), (4, 10), (5000, 10)):
         pauses = [execution.delay_after(attempt, error) for _ in range(50)]
@@ -551,7 +551,7 @@ def test_the_provider_s_job_is_resumed(alice: User) -> None:
     run(task, Stage.OCR)
     assert seen(task).provider_task_id == "job-7"
     run_when_due(task, Stage.OCR)
-    assert len(rehearsal.calls(f"resumed-{task.pk}-job-7")) == 1
+    assert len(scripted_stages.calls(f"resumed-{task.pk}-job-7")) == 1
     assert seen(task).metadata["provider_task_id"] == "job-7"
 
 
@@ -564,7 +564,7 @@ def test_no_copy_of_the_document_remains(alice: User, tmp_path: Path) -> None:
     os.utime(lost, (0, 0))
     run(make_task(alice), Stage.OCR)
     run(make_task(alice, "raise FileCorrupt"), Stage.OCR)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["rehearsal", "sluice-document-young"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["scripted_stages", "sluice-document-young"]
 
 
 def test_a_missing_or_larger_document_fails(alice: User) -> None:
@@ -594,9 +594,9 @@ def markdown_key(task: Task) -> str:
 
 # ---- Unavailable servers --------------------------------------------------------------------------------------------
 @pytest.fixture
-def proxy(settings: LazySettings, rehearsed: Change) -> Iterator[Proxy]:
+def proxy(settings: LazySettings, configure_stages: ConfigureStages) -> Iterator[Proxy]:
     with running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        rehearsed(s3_endpoint_url=AnyHttpUrl(proxy.url))
+        configure_stages(s3_endpoint_url=AnyHttpUrl(proxy.url))
         yield proxy
 
 
@@ -621,16 +621,18 @@ def test_a_storage_that_refuses_writes_pauses_a_stage(alice: User, proxy: Proxy,
     state = seen(task)
     assert (state.has_ended, state.attempts[stage]) == (False, 0)
     assert state.refused_at > 0
-    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
+    assert len(scripted_stages.calls(f"ocr-{task.pk}")) == 1
 
     proxy.faults.clear()
     assert run_when_due(task, stage)
     assert (seen(task).attempts[stage], seen(task).refused_at) == (1, 0 if stage == Stage.OCR else state.refused_at)
 
 
-def test_a_refused_stage_fails_after_the_storage_patience(alice: User, proxy: Proxy, rehearsed: Change) -> None:
+def test_a_refused_stage_fails_after_the_storage_patience(
+    alice: User, proxy: Proxy, configure_stages: ConfigureStages
+) -> None:
     """A40."""
-    rehearsed(export_storage_patience_seconds=0)
+    configure_stages(export_storage_patience_seconds=0)
     task = make_task(alice)
     proxy.inject("PUT", "", answer_500, times=1000)
     run(task, Stage.OCR)
@@ -664,10 +666,10 @@ def test_patience_with_the_storage_follows_the_clock_of_redis(
     assert (seen(task).status, seen(task).attempts["ocr"]) == ("failed", 3)
 
 
-def test_the_pause_of_a_refused_stage_grows(alice: User, proxy: Proxy, rehearsed: Change) -> None:
+def test_the_pause_of_a_refused_stage_grows(alice: User, proxy: Proxy, configure_stages: ConfigureStages) -> None:
     """A40: otherwise, a storage that refuses only the output of OCR would cause an OCR run every two seconds for an
     hour."""
-    rehearsed(etl_retry_backoff_base_seconds=2, etl_retry_backoff_max_seconds=60)
+    configure_stages(etl_retry_backoff_base_seconds=2, etl_retry_backoff_max_seconds=60)
     task = make_task(alice)
     proxy.inject("PUT", "etl/tasks", answer_500, times=1000)
     run(task, Stage.OCR)
@@ -704,7 +706,7 @@ def test_a_storage_outage_gives_no_attempt_to_a_stage_without_attempts_left(alic
     proxy.faults.clear()
     run_when_due(task, Stage.OCR)
     assert seen(task).status == "failed"
-    assert not rehearsal.calls(f"ocr-{task.pk}")
+    assert not scripted_stages.calls(f"ocr-{task.pk}")
 
 
 def test_an_outcome_that_was_not_recorded_in_the_row_is_final(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -731,27 +733,27 @@ def silent_redis() -> Iterator[str]:
         yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
 
 
-def test_without_redis_no_stage_starts(alice: User, rehearsed: Change, silent_redis: str) -> None:
+def test_without_redis_no_stage_starts(alice: User, configure_stages: ConfigureStages, silent_redis: str) -> None:
     task = make_task(alice)
-    rehearsed(etl_redis_url=SecretStr(silent_redis))
+    configure_stages(etl_redis_url=SecretStr(silent_redis))
     assert run(task, Stage.OCR) == [False]
-    assert not rehearsal.calls(f"ocr-{task.pk}")
+    assert not scripted_stages.calls(f"ocr-{task.pk}")
 
 
 @pytest.mark.slow
 def test_work_stops_after_a_redis_outage_longer_than_the_lease(
-    alice: User, rehearsed: Change, settings: LazySettings, silent_redis: str
+    alice: User, configure_stages: ConfigureStages, settings: LazySettings, silent_redis: str
 ) -> None:
     """B2: after its lease has expired, another worker may hold the stage."""
     url = settings.SLUICE.etl_redis_url
-    rehearsed(etl_lease_seconds=3)
+    configure_stages(etl_lease_seconds=3)
     task = make_task(alice, "until never")
     done: list[bool] = []
     thread = run_beside(task, Stage.OCR, done)
-    wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
-    rehearsed(etl_redis_url=SecretStr(silent_redis))
+    wait_until(lambda: scripted_stages.calls(f"ocr-{task.pk}"))
+    configure_stages(etl_redis_url=SecretStr(silent_redis))
     thread.join(timeout=60)
-    rehearsed(etl_redis_url=url)
+    configure_stages(etl_redis_url=url)
 
     assert done == [False]
     assert seen(task).token  # the worker did not release it: recovery finds the expired lease
@@ -770,24 +772,24 @@ def test_an_expired_lease_is_lost_before_any_check() -> None:
 
 
 def test_an_outcome_is_written_after_a_short_redis_outage(
-    alice: User, rehearsed: Change, settings: LazySettings, silent_redis: str
+    alice: User, configure_stages: ConfigureStages, settings: LazySettings, silent_redis: str
 ) -> None:
     url = settings.SLUICE.etl_redis_url
     task = make_task(alice, "until go")
     thread = run_beside(task, Stage.OCR)
-    wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
-    rehearsed(etl_redis_url=SecretStr(silent_redis))
-    rehearsal.allow("go")
+    wait_until(lambda: scripted_stages.calls(f"ocr-{task.pk}"))
+    configure_stages(etl_redis_url=SecretStr(silent_redis))
+    scripted_stages.allow("go")
     wait_until(lambda: artifacts.find(artifacts.ocr_key(task)))
-    rehearsed(etl_redis_url=url)
+    configure_stages(etl_redis_url=url)
     thread.join()
     assert seen(task).phase == "postprocess"
 
 
 @pytest.fixture
-def relay(settings: LazySettings, rehearsed: Change) -> Iterator[Relay]:
+def relay(settings: LazySettings, configure_stages: ConfigureStages) -> Iterator[Relay]:
     with relaying(settings.SLUICE.run_state_url) as relay:
-        rehearsed(etl_redis_url=SecretStr(relay.url))
+        configure_stages(etl_redis_url=SecretStr(relay.url))
         yield relay
 
 
@@ -817,12 +819,12 @@ def test_a_start_with_a_late_reply_does_not_count_as_an_attempt(alice: User, rel
 )
 @pytest.mark.slow
 def test_an_outcome_with_a_late_reply_counts(  # noqa: PLR0917 - pytest gives fixtures by name
-    alice: User, relay: Relay, rehearsed: Change, text: str, stage: Stage, status: str
+    alice: User, relay: Relay, configure_stages: ConfigureStages, text: str, stage: Stage, status: str
 ) -> None:
     """B2: this includes a heartbeat that fails in the meantime, because the outcome has ended the lease. The run is not
     counted as lost.
     """
-    rehearsed(etl_lease_seconds=3)  # so that the heartbeat runs while the reply is pending
+    configure_stages(etl_lease_seconds=3)  # so that the heartbeat runs while the reply is pending
     task = make_task(alice, text)
     if stage == Stage.POSTPROCESS:
         run(task, Stage.OCR)

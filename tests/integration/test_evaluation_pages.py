@@ -13,13 +13,13 @@ from etl.models import Evaluation, Sample, Task
 from etl.models.evaluation import EvaluationStatus
 from rules.library import access, editing
 from rules.models import Rule
-from tests.integration.openai_server import ModelServer, gives
+from tests.integration.openai_server import ModelServer, data_reply
 from tests.integration.test_evaluations import EXPECTED, SCHEMA, read_document
 
 
 @pytest.fixture
 def rule(alice: User, model_server: ModelServer) -> Rule:
-    model_server.always(gives(EXPECTED))
+    model_server.set_default(data_reply(EXPECTED))
     return editing.create(owner=alice, values={"name": "Invoices", "json_schema": SCHEMA, "postprocess_mode": "llm"})
 
 
@@ -139,7 +139,7 @@ def test_the_page_of_versions_shows_a_drop_in_accuracy(
 
     editing.change(Rule.objects.all(), rule.pk, system_prompt="Guess.")
     assert "Version 2 has not been evaluated." in text(me.get(fragment))
-    model_server.always(gives({**EXPECTED, "total": 1}))
+    model_server.set_default(data_reply({**EXPECTED, "total": 1}))
     evaluate(alice, rule)
     page = text(me.get(fragment))
     assert "Accuracy fell." in page

@@ -27,7 +27,7 @@ from tests.broker import lose_messages, queued
 from tests.conftest import client_of
 from tests.integration.etl_factories import make_row
 from tests.integration.llm_factories import ocr_of
-from tests.integration.openai_server import ModelServer, Request, gives, problem
+from tests.integration.openai_server import ModelServer, Request, data_reply, problem
 
 URL = "/api/v1/etl/rules"
 SCHEMA = {
@@ -41,7 +41,7 @@ EXPECTED = {"number": "INV-17", "total": 12.5}
 
 @pytest.fixture
 def rule(api: APIClient, model_server: ModelServer) -> Rule:
-    model_server.always(gives(EXPECTED))
+    model_server.set_default(data_reply(EXPECTED))
     created = api.post(URL, {"name": "Invoices", "json_schema": SCHEMA}).json()
     return Rule.objects.get(pk=created["rule_id"])
 
@@ -219,7 +219,7 @@ def test_two_versions_are_compared(alice: User, api: APIClient, rule: Rule, mode
     start(api, rule)
     work(alice)
     api.patch(f"{URL}/{rule.pk}", {"system_prompt": "Be quick."})
-    model_server.always(gives({**EXPECTED, "total": 12}))
+    model_server.set_default(data_reply({**EXPECTED, "total": 12}))
     start(api, rule)
     work(alice)
 
@@ -292,7 +292,7 @@ def test_evaluations_count_as_tests_of_rules(alice: User, api: APIClient, rule: 
 def test_an_invalid_result_counts_as_wrong(alice: User, api: APIClient, rule: Rule, model_server: ModelServer) -> None:
     """B38: the sample fails, as a task would."""
     add(api, rule, read_document(alice, rule=rule))
-    model_server.always(gives({"number": 1}))
+    model_server.set_default(data_reply({"number": 1}))
     number = start(api, rule)
     work(alice)
     answer = get(api, rule, number)
@@ -307,7 +307,7 @@ def test_a_model_outage_does_not_count_against_the_rule(
     """B38: after as many attempts as for a document, the evaluation fails without an accuracy."""
     add(api, rule, read_document(alice, rule=rule))
     number = start(api, rule)
-    model_server.always(problem(503))
+    model_server.set_default(problem(503))
     work(alice, 1)
     assert SampleRun.objects.get().status == SampleStatus.WAITING
     for _ in range(4):
@@ -346,7 +346,7 @@ def test_errors_of_the_installation_do_not_count_against_the_rule(
 ) -> None:
     """B38: none of these errors is retried."""
     error, *outcome = case
-    rehearse(settings)
+    use_scripted_processor(settings)
     add(api, rule, read_document(alice, f"post:raise {error}", rule=rule))
     number = start(api, rule)
     work(alice, 1)
@@ -433,9 +433,9 @@ def test_duplicate_messages_evaluate_each_sample_once(
         model_server.stopped.wait(0.1)
         with lock:
             running -= 1
-        return gives(EXPECTED)
+        return data_reply(EXPECTED)
 
-    model_server.always(slow)
+    model_server.set_default(slow)
     number = start(api, rule)
 
     def messages(count: int) -> None:
@@ -470,9 +470,9 @@ def test_a_cancelled_evaluation_writes_nothing(
             assert client_of(alice).post(url, {}).status_code == 200
         finally:
             connection.close()  # the connection of the server's thread
-        return gives(EXPECTED)
+        return data_reply(EXPECTED)
 
-    model_server.always(cancel)
+    model_server.set_default(cancel)
     work(alice, 3)
     answer = get(api, rule, number)
     assert (answer["status"], answer["accuracy"], answer["ended"]) == ("cancelled", None, 0)
@@ -498,16 +498,16 @@ def test_an_evaluation_whose_samples_were_deleted_ends(alice: User, api: APIClie
     assert (answer["status"], answer["error"]["code"]) == ("failed", "no_samples")
 
 
-def rehearse(settings: LazySettings) -> None:
+def use_scripted_processor(settings: LazySettings) -> None:
     """Use a processor that follows the instructions in a document's text."""
-    settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "tests.rehearsal.Processor"}
+    settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "tests.scripted_stages.Processor"}
 
 
 def test_a_worker_that_stops_returns_its_sample(
     alice: User, api: APIClient, rule: Rule, settings: LazySettings
 ) -> None:
     """B38: it returns the sample immediately, and the attempt does not count."""
-    rehearse(settings)
+    use_scripted_processor(settings)
     add(api, rule, read_document(alice, "post:once:exit", rule=rule))
     number = start(api, rule)
     with pytest.raises(SystemExit):
@@ -522,7 +522,7 @@ def test_an_unexpected_error_is_counted_and_retried(
     alice: User, api: APIClient, rule: Rule, settings: LazySettings
 ) -> None:
     """B38: the next attempt succeeds, and the tokens of both are counted."""
-    rehearse(settings)
+    use_scripted_processor(settings)
     add(api, rule, read_document(alice, "post:spend 7\npost:once:raise Unexpected", rule=rule))
     number = start(api, rule)
     before = CAUGHT.labels("stage")._value.get()

@@ -22,9 +22,9 @@ from rules.models import Rule
 from tests.broker import valkey
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.etl_rehearsal import Change, row_of, run
 from tests.integration.llm_factories import configure, forget
-from tests.integration.openai_server import ModelServer, gives, says
+from tests.integration.openai_server import ModelServer, data_reply, text_reply
+from tests.integration.stage_runs import ConfigureStages, row_of, run
 
 NUMBERS = (
     *("90071992547409.93", "0.1234567890123456789", "1e-400", "1e22", "1E+22", "-0.0", "-0", "12.50", "0.10"),
@@ -41,11 +41,11 @@ TEXT = "An invoice with numbers."
 
 
 @pytest.fixture
-def models(settings: Any, rehearsed: Change) -> Iterator[ModelServer]:
+def models(settings: Any, configure_stages: ConfigureStages) -> Iterator[ModelServer]:
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
     with openai_server.running() as server:
         configure(settings, server)
-        server.always(says(f'{{"data": {DATA}}}'))
+        server.set_default(text_reply(f'{{"data": {DATA}}}'))
         yield server
         forget(server)
 
@@ -149,7 +149,9 @@ def test_schemas_apply_to_the_exact_number(
     models: ModelServer, alice: User, schema: dict[str, Any], fitting: str, other: str
 ) -> None:
     rule = make_rule(alice, mode="llm", json_schema={"properties": {"total": {"type": "number"} | schema}})
-    models.will(*[says(f'{{"data": {{"total": {other}}}}}')] * 2, says(f'{{"data": {{"total": {fitting}}}}}'))
+    models.enqueue(
+        *[text_reply(f'{{"data": {{"total": {other}}}}}')] * 2, text_reply(f'{{"data": {{"total": {fitting}}}}}')
+    )
     task = make_task(alice, TEXT, rule=rule)
 
     run(task)
@@ -181,7 +183,7 @@ def test_numbers_of_schemas_have_every_digit(
     assert value in created.content.decode()
     assert value in api.get(created["Location"]).content.decode()
     fitting, other = total
-    models.will(says(f'{{"data": {{"total": {other}}}}}'), says(f'{{"data": {{"total": {fitting}}}}}'))
+    models.enqueue(text_reply(f'{{"data": {{"total": {other}}}}}'), text_reply(f'{{"data": {{"total": {fitting}}}}}'))
     rule = Rule.objects.get(pk=created.json()["rule_id"])
     task = make_task(User.objects.get(pk=rule.owner_id or 0), TEXT, rule=rule)
 
@@ -238,8 +240,8 @@ def test_an_unrepresentable_number_is_requested_as_a_string(
     models: ModelServer, alice: User, number: str, reason: str
 ) -> None:
     """B43."""
-    models.will(says(f'{{"data": {{"total": {number}}}}}'))
-    models.always(gives({"total": number}))
+    models.enqueue(text_reply(f'{{"data": {{"total": {number}}}}}'))
+    models.set_default(data_reply({"total": number}))
     rule = make_rule(alice, mode="llm", json_schema={"properties": {"total": {"type": ["number", "string"]}}})
     task = make_task(alice, TEXT, rule=rule)
 
@@ -258,8 +260,8 @@ def test_zero_has_no_size_limit(literal: str) -> None:
 
 
 def test_the_reason_is_reported_if_the_schema_allows_no_string(models: ModelServer, alice: User) -> None:
-    models.will(says(f'{{"data": {{"total": {TOO_LONG}}}}}'))
-    models.always(gives({"total": TOO_LONG}))
+    models.enqueue(text_reply(f'{{"data": {{"total": {TOO_LONG}}}}}'))
+    models.set_default(data_reply({"total": TOO_LONG}))
     rule = make_rule(alice, mode="llm", json_schema={"properties": {"total": {"type": "number"}}})
     task = make_task(alice, TEXT, rule=rule)
 

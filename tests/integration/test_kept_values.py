@@ -16,9 +16,9 @@ from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.etl_rehearsal import Change, row_of, run, run_when_due
 from tests.integration.llm_factories import INVOICE_TEXT, codes, configure, context_of, forget, ocr_of, rule_of
-from tests.integration.openai_server import ModelServer, Reply, Request, gives, says
+from tests.integration.openai_server import ModelServer, Reply, Request, data_reply, text_reply
+from tests.integration.stage_runs import ConfigureStages, row_of, run, run_when_due
 from tests.integration.test_llm import hang
 from tests.integration.test_long_documents import ALL, SCHEMA, pages_of, rows_of
 
@@ -65,14 +65,14 @@ def text_of(request: Request) -> str:
 # ---- Corrections ----------------------------------------------------------------------------------------------------
 def test_a_correction_does_not_change_values_that_fit(models: ModelServer) -> None:
     """The corrected response replaces the valid total by the discount. That must not change the result silently."""
-    models.always(lambda request: gives(RIGHT | {"total": 34.5} if is_correction(request) else FIRST))
+    models.set_default(lambda request: data_reply(RIGHT | {"total": 34.5} if is_correction(request) else FIRST))
     done, context = process([INVOICE_PAGE], HEADER)
     assert done.data == RIGHT or "/total" in str(context.warnings)
 
 
 def test_a_correction_does_not_drop_values_that_fit(models: ModelServer) -> None:
     """The corrected response contains only the wrong field, as requested. The other three fields must be kept."""
-    models.always(lambda request: gives({"currency": "EUR"} if is_correction(request) else FIRST))
+    models.set_default(lambda request: data_reply({"currency": "EUR"} if is_correction(request) else FIRST))
     done, context = process([INVOICE_PAGE], HEADER)
     assert done.data == RIGHT or "/total" in str(context.warnings)
 
@@ -82,26 +82,26 @@ def test_a_correction_does_not_replace_an_item_by_another(models: ModelServer) -
 
     def answer(request: Request) -> Reply:
         if is_correction(request):
-            return gives({"lines": [{"sku": "A-5", "amount": 5.5}]})
+            return data_reply({"lines": [{"sku": "A-5", "amount": 5.5}]})
         rows = rows_of(request)
-        return gives({"lines": [{"amount": row["amount"]} if row["sku"] == "A-37" else row for row in rows]})
+        return data_reply({"lines": [{"amount": row["amount"]} if row["sku"] == "A-37" else row for row in rows]})
 
-    models.always(answer)
+    models.set_default(answer)
     done, context = process(pages_of(100), SCHEMA, strategy="direct-json")
     assert done.data["lines"] == ALL[:100] or "items_rejected" in codes(context)
 
 
 def test_only_the_field_that_is_not_allowed_is_removed(models: ModelServer) -> None:
     """The correction must not change the other fields."""
-    models.always(
-        lambda request: gives({"total": 34.5, "currency": "USD"} if is_correction(request) else RIGHT | {"x": 1})
+    models.set_default(
+        lambda request: data_reply({"total": 34.5, "currency": "USD"} if is_correction(request) else RIGHT | {"x": 1})
     )
     assert process([INVOICE_PAGE], HEADER)[0].data == RIGHT
 
 
 def test_items_that_share_a_row_are_reported(models: ModelServer) -> None:
     """Two items are equal, but only one row in the document has their values."""
-    models.always(lambda request: gives({"lines": [*rows_of(request), rows_of(request)[5]]}))
+    models.set_default(lambda request: data_reply({"lines": [*rows_of(request), rows_of(request)[5]]}))
     done, context = process(pages_of(20), SCHEMA, strategy="direct-json")
     assert len(done.data["lines"]) == 21
     [warning] = [each for each in context.warnings if each.code == "items_repeated"]
@@ -118,7 +118,7 @@ def test_a_draft_in_a_code_fence_is_not_the_answer(models: ModelServer) -> None:
         f"A first draft:\n```json\n{json.dumps({'data': draft})}\n```\nThis takes the discount for the total. "
         f"The answer is:\n{json.dumps({'data': final})}"
     )
-    models.always(lambda request: gives(final) if is_correction(request) else says(text))
+    models.set_default(lambda request: data_reply(final) if is_correction(request) else text_reply(text))
     context = context_of()
     assert Llm().process(ocr_of(INVOICE_PAGE), rule_of(), context=context).data == final
 
@@ -134,9 +134,9 @@ def test_rows_of_the_context_are_not_duplicated(models: ModelServer) -> None:
 
     def answer(request: Request) -> Reply:
         matches = re.findall(r"item (A-\d+) costs ([\d.]+)", text_of(request))
-        return gives({"lines": [{"sku": sku, "amount": float(amount)} for sku, amount in matches]})
+        return data_reply({"lines": [{"sku": sku, "amount": float(amount)} for sku, amount in matches]})
 
-    models.always(answer)
+    models.set_default(answer)
     done, context = process(["".join(entries)], SCHEMA)
     assert any("for reading only" in text_of(request) for request in models.requests)
     assert (done.data["lines"], context.warnings) == (ALL[:120], [])
@@ -203,9 +203,9 @@ def test_a_piece_has_the_heading_of_its_rows(models: ModelServer, text: Callable
             named, row = re.search(r"Account (\d)", line), re.search(r"(A-\d+)(?: \| |</td><td>)([\d.]+)", line)
             account = named[1] if named else account
             rows += [{"account": account, "sku": row[1], "amount": float(row[2])}] if row and is_own else []
-        return gives({"lines": rows})
+        return data_reply({"lines": rows})
 
-    models.always(answer)
+    models.set_default(answer)
     done, context = process([text()], ACCOUNTS)
     lost = [row for row in done.data["lines"] if row["account"] != row["sku"][2]]
     assert (len(done.data["lines"]), lost, context.warnings) == (300, [], [])
@@ -229,9 +229,9 @@ def sellers(models: ModelServer, *given: dict[str, str]) -> tuple[Any, StageCont
     remaining = list(given)
 
     def answer(request: Request) -> Reply:
-        return gives({"seller": remaining.pop(0) if remaining else None, "lines": rows_of(request)})
+        return data_reply({"seller": remaining.pop(0) if remaining else None, "lines": rows_of(request)})
 
-    models.always(answer)
+    models.set_default(answer)
     done, context = process(pages_of(250), with_seller(tax_id="", country=""))
     return done.data["seller"], context
 
@@ -260,8 +260,10 @@ def test_members_keep_their_order_and_their_nulls(models: ModelServer) -> None:
     members = {"sku": {"type": "string"}, "note": {"type": ["string", "null"]}, "vat": {"type": ["number", "null"]}}
     row = {"type": "object", "properties": members, "required": ["sku", "vat"]}
     schema = {"type": "object", "properties": {"lines": {"type": "array", "items": row}}, "required": ["lines"]}
-    models.always(
-        lambda request: gives({"lines": [{"vat": None, "note": None, "sku": row["sku"]} for row in rows_of(request)]})
+    models.set_default(
+        lambda request: data_reply(
+            {"lines": [{"vat": None, "note": None, "sku": row["sku"]} for row in rows_of(request)]}
+        )
     )
     done, _ = process(pages_of(100), schema)
     assert list(done.data["lines"][0]) == ["vat", "note", "sku"]
@@ -283,14 +285,14 @@ SUMS = {
 )
 def test_a_sum_of_amounts_as_text_is_compared(models: ModelServer, total: Any, amounts: list[Any]) -> None:
     """Amounts such as `1,000.00` must be read as numbers. Otherwise, totals are not compared, or sums are too small."""
-    models.always(gives({"total": total, "lines": [{"amount": amount} for amount in amounts]}))
+    models.set_default(data_reply({"total": total, "lines": [{"amount": amount} for amount in amounts]}))
     _, context = process(["1,000.00\n2,000.00\n3,000.00\nTotal 9,999.00"], SUMS)
     assert "sum_differs" in codes(context)
 
 
 # ---- Usage ----------------------------------------------------------------------------------------------------------
 @pytest.fixture
-def stage_models(settings: Any, rehearsed: Change) -> Iterator[ModelServer]:
+def stage_models(settings: Any, configure_stages: ConfigureStages) -> Iterator[ModelServer]:
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
     with openai_server.running() as server:
         configure(settings, server, etl_postprocess_parallel=1, etl_llm_timeout_seconds=1.0, **LIMITS)
@@ -301,7 +303,9 @@ def stage_models(settings: Any, rehearsed: Change) -> Iterator[ModelServer]:
 def test_a_retry_does_not_count_stored_replies_again(alice: User, stage_models: ModelServer, api: APIClient) -> None:
     """A retry of a failed task reuses stored responses. They must be counted in one run only."""
     task = make_task(alice, "\n".join(pages_of(300)), rule=make_rule(alice, mode="llm", json_schema=SCHEMA))
-    stage_models.always(lambda request: gives({"lines": rows_of(request)}, finish="length" if is_third() else "stop"))
+    stage_models.set_default(
+        lambda request: data_reply({"lines": rows_of(request)}, finish="length" if is_third() else "stop")
+    )
 
     def is_third() -> bool:
         return len(stage_models.requests) == 3
@@ -322,7 +326,7 @@ def test_a_call_without_a_response_is_still_reported_after_the_next_attempt(
 ) -> None:
     """Warnings of a failed attempt are discarded, but the warning about a call whose usage is unknown must be kept."""
     task = make_task(alice, INVOICE_TEXT, rule=make_rule(alice, mode="llm", json_schema=HEADER))
-    stage_models.will(Reply(action=hang), gives(RIGHT))
+    stage_models.enqueue(Reply(action=hang), data_reply(RIGHT))
     run(task)
     run_when_due(task, Stage.POSTPROCESS)
 

@@ -19,7 +19,7 @@ from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
 from tests.integration import openai_server
 from tests.integration.llm_factories import MemoryResponseCache, codes, configure, context_of, forget, ocr_of, rule_of
-from tests.integration.openai_server import ModelServer, Reply, Request, gives, problem, says
+from tests.integration.openai_server import ModelServer, Reply, Request, data_reply, problem, text_reply
 
 ROW = {
     "type": "object",
@@ -93,10 +93,10 @@ def test_only_the_items_that_do_not_fit_are_requested_again(models: ModelServer)
 
     def answer(request: Request) -> Reply:
         if is_correction(request):
-            return gives({"lines": [{"sku": "A-237", "amount": 237.5}]})
-        return gives({"lines": without_sku(rows_of(request), 237)})
+            return data_reply({"lines": [{"sku": "A-237", "amount": 237.5}]})
+        return data_reply({"lines": without_sku(rows_of(request), 237)})
 
-    models.always(answer)
+    models.set_default(answer)
     context = context_of(seconds=120)
 
     assert process(context=context).data["lines"] == ALL
@@ -121,9 +121,9 @@ def test_a_correction_shows_only_the_lines_of_its_items(models: ModelServer, str
     def answer(request: Request) -> Reply:
         rows = rows_of(request)
         quotes = {f"/lines/{at}/amount": {"page": 1, "quote": f"{row['sku']} |"} for at, row in enumerate(rows)}
-        return gives({"lines": rows if is_correction(request) else without_sku(rows, 37, 237, 238)}, quotes)
+        return data_reply({"lines": rows if is_correction(request) else without_sku(rows, 37, 237, 238)}, quotes)
 
-    models.always(answer)
+    models.set_default(answer)
     assert process(strategy=strategy).data["lines"] == ALL
 
     [again] = [request for request in models.requests if is_correction(request)]  # one for all pieces
@@ -141,10 +141,10 @@ def test_a_correction_shows_only_the_lines_of_its_items(models: ModelServer, str
 def test_rows_reread_without_success_are_shown_with_their_values(models: ModelServer) -> None:
     def answer(request: Request) -> Reply:
         if len(request.messages) > 2:
-            return gives({"lines": rows_of(request)})
-        return gives({"lines": [] if is_correction(request) else without_sku(rows_of(request), 37, 237)})
+            return data_reply({"lines": rows_of(request)})
+        return data_reply({"lines": [] if is_correction(request) else without_sku(rows_of(request), 37, 237)})
 
-    models.always(answer)
+    models.set_default(answer)
     assert process(strategy="direct-json").data["lines"] == ALL
 
     again = models.requests[-1]
@@ -160,9 +160,9 @@ def test_items_that_differ_only_in_a_missing_field_are_not_mixed_up(models: Mode
     def answer(request: Request) -> Reply:
         rows = rows_of(request)
         quotes = {f"/lines/{at}/amount": {"page": 1, "quote": f"{row['sku']} | 7.50"} for at, row in enumerate(rows)}
-        return gives({"lines": rows[:1] if is_correction(request) else without_sku(rows, 41)}, quotes)
+        return data_reply({"lines": rows[:1] if is_correction(request) else without_sku(rows, 41)}, quotes)
 
-    models.always(answer)
+    models.set_default(answer)
     result = Llm().process(ocr_of(page), rule_of(SCHEMA, strategy="direct-json"), context=context_of(seconds=120))
     assert result.data["lines"] == [{"sku": f"A-{number}", "amount": 7.5} for number in range(60)]
 
@@ -170,9 +170,9 @@ def test_items_that_differ_only_in_a_missing_field_are_not_mixed_up(models: Mode
 def test_items_that_cannot_be_located_are_corrected_with_the_whole_text(models: ModelServer) -> None:
     def answer(request: Request) -> Reply:
         rows = rows_of(request)
-        return gives({"lines": rows if is_correction(request) else [*rows[:7], {}, *rows[8:]]})
+        return data_reply({"lines": rows if is_correction(request) else [*rows[:7], {}, *rows[8:]]})
 
-    models.always(answer)
+    models.set_default(answer)
     assert process(100, strategy="direct-json").data["lines"] == ALL[:100]
     assert text_of(models.requests[1]) == text_of(models.requests[0])
 
@@ -183,9 +183,9 @@ def test_a_required_value_missing_from_all_pieces_is_requested_once(models: Mode
 
     def answer(request: Request) -> Reply:
         asks_for_total = "were not found so far: /total." in request.message("system")
-        return gives({"total": 12.5}) if asks_for_total else gives({"lines": rows_of(request)})
+        return data_reply({"total": 12.5}) if asks_for_total else data_reply({"lines": rows_of(request)})
 
-    models.always(answer)
+    models.set_default(answer)
     assert process(schema=schema).data == {"total": 12.5, "lines": ALL}
     last = models.requests[-1]
     assert "| A-0 |" in text_of(last)
@@ -199,9 +199,13 @@ def test_other_members_of_the_reply_about_a_missing_value_are_ignored(models: Mo
 
     def answer(request: Request) -> Reply:
         asks_for_total = "were not found so far: /total." in request.message("system")
-        return gives({"total": 12.5, "lines": [{}] * 30}) if asks_for_total else gives({"lines": rows_of(request)})
+        return (
+            data_reply({"total": 12.5, "lines": [{}] * 30})
+            if asks_for_total
+            else data_reply({"lines": rows_of(request)})
+        )
 
-    models.always(answer)
+    models.set_default(answer)
     assert process(schema=schema).data == {"total": 12.5, "lines": ALL}
     assert sum("were not found so far" in request.message("system") for request in models.requests) == 1
 
@@ -213,11 +217,11 @@ def test_a_value_not_found_at_the_edges_is_requested_with_more_text(models: Mode
 
     def answer(request: Request) -> Reply:
         if "were not found so far: /total." not in request.message("system"):
-            return gives({"lines": rows_of(request)})
+            return data_reply({"lines": rows_of(request)})
         sizes.append(len(text_of(request)))
-        return gives({"total": 12.5} if len(sizes) > 1 else {"total": None})
+        return data_reply({"total": 12.5} if len(sizes) > 1 else {"total": None})
 
-    models.always(answer)
+    models.set_default(answer)
     assert process(1_000, schema=schema).data["total"] == 12.5
     assert sizes[0] < 4_200
     assert sizes[0] < sizes[1] < 12_200
@@ -225,7 +229,7 @@ def test_a_value_not_found_at_the_edges_is_requested_with_more_text(models: Mode
 
 def test_a_required_value_that_is_not_found_fails_with_its_name(models: ModelServer) -> None:
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "total": {"type": "number"}}, "required": ["total"]}
-    models.always(lambda request: gives({"lines": rows_of(request)}))
+    models.set_default(lambda request: data_reply({"lines": rows_of(request)}))
     with pytest.raises(SchemaInvalid, match="'total' is missing"):
         process(schema=schema)
     assert sum("were not found so far" in request.message("system") for request in models.requests) == 1
@@ -233,14 +237,18 @@ def test_a_required_value_that_is_not_found_fails_with_its_name(models: ModelSer
 
 @pytest.mark.parametrize("strategy", ["direct-json", "chunked-extract"])
 def test_a_correction_may_be_the_whole_response(models: ModelServer, strategy: str) -> None:
-    models.always(lambda r: gives({"lines": rows_of(r) if is_correction(r) else without_sku(rows_of(r), 237)}))
+    models.set_default(
+        lambda r: data_reply({"lines": rows_of(r) if is_correction(r) else without_sku(rows_of(r), 237)})
+    )
     assert process(strategy=strategy).data["lines"] == ALL
 
 
 @pytest.mark.parametrize("strategy", ["direct-json", "chunked-extract"])
 @pytest.mark.parametrize("given", [[], [{"sku": "A-1", "amount": 1}] * 7], ids=["nothing", "other items"])
 def test_a_correction_that_loses_items_is_refused(models: ModelServer, strategy: str, given: list[Any]) -> None:
-    models.always(lambda r: gives({"lines": given if is_correction(r) else without_sku(rows_of(r), 237, 238)}))
+    models.set_default(
+        lambda r: data_reply({"lines": given if is_correction(r) else without_sku(rows_of(r), 237, 238)})
+    )
     context = context_of(seconds=120)
 
     result = process(context=context, strategy=strategy)
@@ -258,23 +266,25 @@ def test_rejected_items_are_named_by_their_own_pages(models: ModelServer) -> Non
     def answer(request: Request) -> Reply:
         rows = without_sku(rows_of(request), 7, 237)
         evidence = {f"/lines/{at}/amount": {"page": at // 50 + 1, "quote": f"{at}.50"} for at in range(500)}
-        return gives({"lines": [] if is_correction(request) else rows}, evidence)
+        return data_reply({"lines": [] if is_correction(request) else rows}, evidence)
 
-    models.always(answer)
+    models.set_default(answer)
     context = context_of(seconds=120)
     process(context=context, strategy="direct-json")
     assert "2 items do not fit the schema and were left out (pages 1, 5)." in warning(context, "items_rejected")
 
 
 def test_a_rule_may_require_all_items(models: ModelServer) -> None:
-    models.always(lambda r: gives({"lines": without_sku(rows_of(r), 237)}))
+    models.set_default(lambda r: data_reply({"lines": without_sku(rows_of(r), 237)}))
     with pytest.raises(SchemaInvalid):
         process(require_complete=True)
 
 
 def test_a_response_too_long_to_repeat_is_not_shown_in_part(models: ModelServer) -> None:
     """A model that is shown only a part of its response would return only the rows in that part."""
-    models.will(says(json.dumps({"data": {"lines": ALL}}, indent=8)[:-1]), lambda r: gives({"lines": rows_of(r)}))
+    models.enqueue(
+        text_reply(json.dumps({"data": {"lines": ALL}}, indent=8)[:-1]), lambda r: data_reply({"lines": rows_of(r)})
+    )
 
     assert process(strategy="direct-json").data["lines"] == ALL
 
@@ -284,9 +294,13 @@ def test_a_response_too_long_to_repeat_is_not_shown_in_part(models: ModelServer)
 
 def test_values_outside_of_lists_are_corrected_without_the_lists(models: ModelServer) -> None:
     def answer(request: Request) -> Reply:
-        return gives({"total": 7}) if is_correction(request) else gives({"total": "7", "lines": rows_of(request)})
+        return (
+            data_reply({"total": 7})
+            if is_correction(request)
+            else data_reply({"total": "7", "lines": rows_of(request)})
+        )
 
-    models.always(answer)
+    models.set_default(answer)
     context = context_of(seconds=120)
 
     data = process(200, context=context, strategy="direct-json").data
@@ -307,16 +321,16 @@ def test_a_correction_of_one_value_does_not_lose_another(models: ModelServer) ->
 
     def answer(request: Request) -> Reply:
         if is_correction(request):
-            return gives({"opening": 12.25, "closing": None, "number": 7})
-        return gives({"opening": "12.25 EUR", "closing": 99.75, "lines": rows_of(request)})
+            return data_reply({"opening": 12.25, "closing": None, "number": 7})
+        return data_reply({"opening": "12.25 EUR", "closing": 99.75, "lines": rows_of(request)})
 
-    models.always(answer)
+    models.set_default(answer)
     data = Llm().process(document, rule_of(schema, strategy="direct-json"), context=context_of(seconds=120)).data
     assert data == {"opening": 12.25, "closing": 99.75, "number": 7, "lines": ALL[:200]}
 
 
 def test_the_schema_for_pieces_still_requires_complete_items(models: ModelServer) -> None:
-    models.always(lambda r: gives({"lines": rows_of(r)}))
+    models.set_default(lambda r: data_reply({"lines": rows_of(r)}))
     process(100)
     system = models.requests[0].message("system")
     shown = json.loads(system.partition("JSON Schema:\n```json\n")[2].partition("\n```")[0])
@@ -333,7 +347,7 @@ def test_shared_definitions_stay_strict_within_items(models: ModelServer) -> Non
         },
         "$defs": {"row": ROW},
     }
-    models.always(lambda r: gives({"first": {"sku": None}, "lines": without_sku(rows_of(r), 7)}))
+    models.set_default(lambda r: data_reply({"first": {"sku": None}, "lines": without_sku(rows_of(r), 7)}))
     context = context_of(seconds=120)
 
     data = process(100, schema=schema, context=context).data
@@ -351,10 +365,10 @@ def test_an_item_that_fits_no_alternative_is_not_replaced_by_another(models: Mod
 
     def answer(request: Request) -> Reply:
         if is_correction(request):
-            return gives({"lines": ["another"]})
-        return gives({"lines": [[*row.values()] if row["sku"] == "A-7" else row for row in rows_of(request)]})
+            return data_reply({"lines": ["another"]})
+        return data_reply({"lines": [[*row.values()] if row["sku"] == "A-7" else row for row in rows_of(request)]})
 
-    models.always(answer)
+    models.set_default(answer)
     context = context_of(seconds=120)
 
     assert process(100, schema=schema, context=context).data["lines"] == [
@@ -370,9 +384,9 @@ def totals(*values: Any) -> Any:
     def answer(request: Request) -> Reply:
         piece = re.search(r"piece (\d+) of", request.message("user"))
         if not piece:
-            return gives({"total": values[-1]})
+            return data_reply({"total": values[-1]})
         at = int(piece[1]) - 1
-        return gives({"total": values[at] if at < len(values) else None, "lines": rows_of(request)})
+        return data_reply({"total": values[at] if at < len(values) else None, "lines": rows_of(request)})
 
     return answer
 
@@ -383,7 +397,7 @@ def with_total(**keywords: Any) -> dict[str, Any]:
 
 def test_the_model_is_asked_once_about_values_that_differ(models: ModelServer) -> None:
     """Otherwise, a subtotal that is carried forward could become the total."""
-    models.always(totals(117017.0, 1006573.25))
+    models.set_default(totals(117017.0, 1006573.25))
     context = context_of(seconds=120)
 
     result = process(100, context=context)
@@ -395,7 +409,7 @@ def test_the_model_is_asked_once_about_values_that_differ(models: ModelServer) -
 
 
 def test_the_places_of_values_that_differ_are_shown(models: ModelServer) -> None:
-    models.always(totals(3.5, 55.5))
+    models.set_default(totals(3.5, 55.5))
     process(100)
     data = models.requests[-1].message("user")
     assert "<!-- page: 1 -->\n\n" in data
@@ -406,7 +420,7 @@ def test_the_places_of_values_that_differ_are_shown(models: ModelServer) -> None
 
 @pytest.mark.parametrize(("policy", "total"), [("first", 117.0), ("last", 30.0), ("max", 1006.25)])
 def test_a_rule_chooses_between_values_that_differ(models: ModelServer, policy: str, total: float) -> None:
-    models.always(totals(117.0, 1006.25, 30.0))
+    models.set_default(totals(117.0, 1006.25, 30.0))
     context = context_of(seconds=120)
 
     assert process(200, schema=with_total(**{"x-merge": policy}), context=context).data["total"] == total
@@ -416,7 +430,7 @@ def test_a_rule_chooses_between_values_that_differ(models: ModelServer, policy: 
 
 
 def test_a_rule_may_refuse_values_that_differ(models: ModelServer) -> None:
-    models.always(totals(117.0, 1006.25))
+    models.set_default(totals(117.0, 1006.25))
     with pytest.raises(SchemaInvalid, match=r"/total \(page 1, page 2\)"):
         process(100, schema=with_total(**{"x-merge": "error"}))
 
@@ -429,10 +443,10 @@ def test_the_model_chooses_between_objects_of_two_places(models: ModelServer) ->
     def answer(request: Request) -> Reply:
         piece = re.search(r"piece (\d+) of", request.message("user"))
         if not piece:
-            return gives({"firm": {"name": "ACME", "tax": None}})
-        return gives({"firm": firms.get(int(piece[1])), "lines": rows_of(request)})
+            return data_reply({"firm": {"name": "ACME", "tax": None}})
+        return data_reply({"firm": firms.get(int(piece[1])), "lines": rows_of(request)})
 
-    models.always(answer)
+    models.set_default(answer)
     context = context_of(seconds=120)
 
     assert process(100, schema=schema, context=context).data["firm"] == {"name": "ACME"}
@@ -442,7 +456,7 @@ def test_the_model_chooses_between_objects_of_two_places(models: ModelServer) ->
 def test_the_last_of_many_values_is_shown(models: ModelServer) -> None:
     """At most eight values are shown. The last one, which is often the total, must be one of them."""
     values = [100.5 + number for number in range(10)]
-    models.always(totals(*values))
+    models.set_default(totals(*values))
     context = context_of(seconds=120)
 
     assert process(500, context=context).data["total"] == values[-1]
@@ -459,9 +473,9 @@ def test_the_model_chooses_between_tuples_that_differ(models: ModelServer) -> No
 
     def answer(request: Request) -> Reply:
         piece = re.search(r"piece (\d+) of", request.message("user"))
-        return gives({"place": places.get(int(piece[1]) if piece else 2), "lines": rows_of(request)})
+        return data_reply({"place": places.get(int(piece[1]) if piece else 2), "lines": rows_of(request)})
 
-    models.always(answer)
+    models.set_default(answer)
     context = context_of(seconds=120)
 
     assert process(100, schema=schema, context=context).data["place"] == [3.5, 4.5]
@@ -476,14 +490,14 @@ def test_amounts_that_cannot_be_read_are_not_summed(models: ModelServer) -> None
     """There must be no warning that the sum of "50.00 EUR" and "50.00" is 50.00."""
     amount = {"type": "array", "items": {"type": "string"}}
     schema = {"type": "object", "properties": {"total": {"type": "string", "x-sum-of": "/rows/*"}, "rows": amount}}
-    models.always(gives({"total": "100.00", "rows": ["50.00 EUR", "50.00"]}))
+    models.set_default(data_reply({"total": "100.00", "rows": ["50.00 EUR", "50.00"]}))
     context = context_of(seconds=120)
     process(5, schema=schema, context=context)
     assert "sum_differs" not in codes(context)
 
 
 def test_a_total_that_differs_from_its_sum_is_reported(models: ModelServer) -> None:
-    models.always(lambda r: gives({"total": 4999.99, "lines": rows_of(r)}))
+    models.set_default(lambda r: data_reply({"total": 4999.99, "lines": rows_of(r)}))
     context = context_of(seconds=120)
     process(100, schema=SUMMED, context=context)
     assert warning(context, "sum_differs") == "/total is 4999.99, but the sum of /lines/*/amount is 5000.0."
@@ -492,7 +506,7 @@ def test_a_total_that_differs_from_its_sum_is_reported(models: ModelServer) -> N
 def test_sums_are_exact(models: ModelServer) -> None:
     """With binary floating-point numbers, 0.1 + 0.2 is not 0.3."""
     amounts = [{"sku": str(n), "amount": 0.1} for n in range(30)]
-    models.always(gives({"total": 3, "lines": amounts}))
+    models.set_default(data_reply({"total": 3, "lines": amounts}))
     context = context_of(seconds=120)
     process(5, schema=SUMMED, context=context)
     assert "sum_differs" not in codes(context)
@@ -507,7 +521,7 @@ def test_totals_of_groups_are_compared_with_their_own_amounts(models: ModelServe
         },
     }
     schema = {"type": "object", "properties": {"groups": {"type": "array", "items": group}}}
-    models.always(gives({"groups": [{"sum": 3, "amounts": [1, 2]}, {"sum": 8, "amounts": [3, 4]}]}))
+    models.set_default(data_reply({"groups": [{"sum": 3, "amounts": [1, 2]}, {"sum": 8, "amounts": [3, 4]}]}))
     context = context_of(seconds=120)
     process(5, schema=schema, context=context)
     assert warning(context, "sum_differs").startswith("/groups/1/sum is 8, but the sum")
@@ -516,7 +530,7 @@ def test_totals_of_groups_are_compared_with_their_own_amounts(models: ModelServe
 # ---- Notes ----------------------------------------------------------------------------------------------------------
 def notes_of(request: Request) -> Reply:
     rows = rows_of(request)
-    return says("\n".join([*(f"{row['sku']} {row['amount']}" for row in rows), f"items of /lines: {len(rows)}"]))
+    return text_reply("\n".join([*(f"{row['sku']} {row['amount']}" for row in rows), f"items of /lines: {len(rows)}"]))
 
 
 def rows_in_notes(request: Request) -> list[dict[str, Any]]:
@@ -532,9 +546,9 @@ def test_rows_that_are_lost_when_notes_are_combined_are_detected(models: ModelSe
         if "piece" in request.message("user").split("\n")[1 - 1]:
             return notes_of(request)
         rows = rows_in_notes(request)
-        return gives({"lines": rows if is_correction(request) else rows[::2]})
+        return data_reply({"lines": rows if is_correction(request) else rows[::2]})
 
-    models.always(answer)
+    models.set_default(answer)
     context = context_of(seconds=120)
 
     assert process(100, context=context, strategy="chunked-summarize").data["lines"] == ALL[:100]
@@ -543,9 +557,9 @@ def test_rows_that_are_lost_when_notes_are_combined_are_detected(models: ModelSe
 
 
 def test_a_combination_that_keeps_losing_rows_fails(models: ModelServer) -> None:
-    models.always(
+    models.set_default(
         lambda r: (
-            notes_of(r) if "piece" in r.message("user").split("\n")[0] else gives({"lines": rows_in_notes(r)[::2]})
+            notes_of(r) if "piece" in r.message("user").split("\n")[0] else data_reply({"lines": rows_in_notes(r)[::2]})
         )
     )
     with pytest.raises(SchemaInvalid, match="/lines"):
@@ -553,7 +567,9 @@ def test_a_combination_that_keeps_losing_rows_fails(models: ModelServer) -> None
 
 
 def test_notes_without_a_count_of_items_are_reported(models: ModelServer) -> None:
-    models.always(lambda r: says("Notes") if "piece" in r.message("user").split("\n")[0] else gives({"lines": []}))
+    models.set_default(
+        lambda r: text_reply("Notes") if "piece" in r.message("user").split("\n")[0] else data_reply({"lines": []})
+    )
     context = context_of(seconds=120)
     process(60, context=context, strategy="chunked-summarize")
     assert "/lines" in warning(context, "items_uncounted")
@@ -568,7 +584,9 @@ def rows_without_amounts(request: Request, *, every: int) -> list[dict[str, Any]
 
 @pytest.mark.parametrize(("every", "sizes"), [(50, [10]), (4, [100, 25])], ids=["few", "many"])
 def test_the_wrong_items_of_all_pieces_share_requests(models: ModelServer, every: int, sizes: list[int]) -> None:
-    models.always(lambda r: gives({"lines": rows_of(r) if is_correction(r) else rows_without_amounts(r, every=every)}))
+    models.set_default(
+        lambda r: data_reply({"lines": rows_of(r) if is_correction(r) else rows_without_amounts(r, every=every)})
+    )
     assert process().data["lines"] == ALL
     again = [request for request in models.requests if is_correction(request)]
     assert [len(rows_of(request)) for request in again] == sizes
@@ -589,12 +607,12 @@ def test_no_correction_is_paid_twice_after_the_worker_was_killed(models: ModelSe
 
     def answer(request: Request) -> Reply:
         if not is_correction(request):
-            return gives({"lines": rows_without_amounts(request, every=4)})
+            return data_reply({"lines": rows_without_amounts(request, every=4)})
         rows = rows_of(request)
         is_refused = rows[0]["sku"] == "A-400" and len(request.messages) == 2
-        return gives({"lines": rows[:7] if is_refused else rows})
+        return data_reply({"lines": rows[:7] if is_refused else rows})
 
-    models.always(answer)
+    models.set_default(answer)
     undisturbed = process()
     calls = len(models.requests)
     models.requests.clear()
@@ -626,7 +644,7 @@ class ConcurrencyCounter:
         time.sleep(self.seconds)
         with self.lock:
             self.now -= 1
-        return gives({"lines": rows_of(request)})
+        return data_reply({"lines": rows_of(request)})
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
@@ -634,7 +652,7 @@ class ConcurrencyCounter:
 def test_pieces_are_read_a_few_at_a_time(models: ModelServer, settings: Any, parallel: int) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_parallel": parallel})
     counter = ConcurrencyCounter()
-    models.always(counter)
+    models.set_default(counter)
     seen: list[int] = []
     context = context_of(seconds=120, on_progress=lambda done, _total: seen.append(done))
 
@@ -652,9 +670,9 @@ def test_warnings_are_in_the_order_of_the_pieces(models: ModelServer, settings: 
     def answer(request: Request) -> Reply:
         rows = rows_of(request)
         time.sleep(0.3 if rows[0]["sku"] < "A-3" else 0)
-        return gives({"lines": [{"amount": 1}, *rows[1:]]})
+        return data_reply({"lines": [{"amount": 1}, *rows[1:]]})
 
-    models.always(answer)
+    models.set_default(answer)
     context = context_of(seconds=120)
     process(context=context)
     pages = [each.page for each in context.warnings if each.code == "items_rejected"]
@@ -671,9 +689,9 @@ def test_calls_that_run_when_another_fails_are_kept(models: ModelServer, setting
         if "piece 2 of" in request.message("user") and failing.is_set():
             return problem(503)
         time.sleep(0.3)
-        return gives({"lines": rows_of(request)})
+        return data_reply({"lines": rows_of(request)})
 
-    models.always(answer)
+    models.set_default(answer)
     response_cache = MemoryResponseCache()
     with pytest.raises(LlmUnavailable):
         process(context=context_of(seconds=120, response_cache=response_cache))
@@ -697,9 +715,9 @@ def test_a_cancelled_run_does_not_wait_for_its_calls(models: ModelServer, settin
         if "piece 1 of" not in request.message("user"):
             context.lease_lost.set()
             models.stopped.wait(60)
-        return gives({"lines": rows_of(request)})
+        return data_reply({"lines": rows_of(request)})
 
-    models.always(answer)
+    models.set_default(answer)
     began = time.monotonic()
     with pytest.raises(Fenced):
         process(context=context)

@@ -19,9 +19,9 @@ from etl.postprocessors.llm import Llm
 from etl.postprocessors.validation import Question
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.etl_rehearsal import Change, row_of, run, run_when_due
 from tests.integration.llm_factories import INVOICE, INVOICE_TEXT, codes, configure, context_of, forget, ocr_of, rule_of
-from tests.integration.openai_server import ModelServer, Reply, gives, problem, says
+from tests.integration.openai_server import ModelServer, Reply, data_reply, problem, text_reply
+from tests.integration.stage_runs import ConfigureStages, row_of, run, run_when_due
 from tests.integration.test_llm import drip, hang
 
 USAGE = "/api/v1/etl/usage"
@@ -30,11 +30,11 @@ PROMPT, COMPLETION = 11, 7  # tokens that the server counts for each response
 
 
 @pytest.fixture
-def models(settings: Any, rehearsed: Change) -> Iterator[ModelServer]:
+def models(settings: Any, configure_stages: ConfigureStages) -> Iterator[ModelServer]:
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
     with openai_server.running() as server:
         configure(settings, server)
-        server.always(gives(GOOD))
+        server.set_default(data_reply(GOOD))
         yield server
         forget(server)
 
@@ -56,7 +56,7 @@ def total(api: APIClient) -> dict[str, int]:
 
 
 def test_all_runs_of_a_task_are_counted(task: Task, models: ModelServer, api: APIClient) -> None:
-    models.will(says("prose"), gives({"number": 1}))
+    models.enqueue(text_reply("prose"), data_reply({"number": 1}))
     run(task)
     assert row_of(task).metadata["postprocess"]["usage"] == counted_by(models)
     first = counted_by(models)
@@ -72,7 +72,7 @@ def test_all_runs_of_a_task_are_counted(task: Task, models: ModelServer, api: AP
 
 
 def test_a_failed_run_is_counted(task: Task, models: ModelServer, api: APIClient) -> None:
-    models.always(says("prose"))
+    models.set_default(text_reply("prose"))
     run(task)
 
     assert row_of(task).status == "failed"
@@ -80,7 +80,7 @@ def test_a_failed_run_is_counted(task: Task, models: ModelServer, api: APIClient
 
 
 def test_all_attempts_are_counted(task: Task, models: ModelServer, api: APIClient) -> None:
-    models.will(says(""), says(""))
+    models.enqueue(text_reply(""), text_reply(""))
     run(task)
     run_when_due(task, Stage.POSTPROCESS)
     run_when_due(task, Stage.POSTPROCESS)
@@ -91,7 +91,7 @@ def test_all_attempts_are_counted(task: Task, models: ModelServer, api: APIClien
 
 def test_tests_of_rules_are_counted(models: ModelServer, alice: User, api: APIClient) -> None:
     rule = make_rule(alice, mode="llm", json_schema=INVOICE)
-    models.will(says("prose"))
+    models.enqueue(text_reply("prose"))
     api.post(f"/api/v1/etl/rules/{rule.pk}/test", {"markdown": INVOICE_TEXT})
 
     assert len(models.requests) == 2
@@ -138,7 +138,7 @@ def process(context: StageContext) -> None:
 @pytest.mark.parametrize("action", [drip, hang])
 def test_a_call_that_times_out_is_counted(models: ModelServer, settings: Any, action: Any) -> None:
     configure(settings, models, etl_llm_timeout_seconds=0.5)
-    models.always(Reply(action=action))
+    models.set_default(Reply(action=action))
     spent = list[Usage]()
     context = context_of(on_usage=spent.append)
 
@@ -151,7 +151,7 @@ def test_a_call_that_times_out_is_counted(models: ModelServer, settings: Any, ac
 
 
 def test_a_call_that_ends_at_the_deadline_of_the_stage_is_counted(models: ModelServer) -> None:
-    models.always(Reply(action=hang))
+    models.set_default(Reply(action=hang))
     context = context_of(seconds=1.0)
 
     with pytest.raises(OutOfTime):
@@ -171,7 +171,7 @@ def test_a_request_that_was_not_sent_is_not_counted(models: ModelServer, setting
 
 
 def test_a_rejected_request_is_not_counted(models: ModelServer) -> None:
-    models.will(problem(400, "response_format is not supported"))
+    models.enqueue(problem(400, "response_format is not supported"))
     context = context_of()
 
     process(context)

@@ -20,7 +20,7 @@ from etl.pipeline import artifacts, engines, page_images
 from tests.broker import queued, valkey
 from tests.conftest import client_of
 from tests.integration.etl_factories import make_task
-from tests.integration.etl_rehearsal import Change, run
+from tests.integration.stage_runs import ConfigureStages, run
 from tests.integration.test_etl_api import path
 from tests.samples import hostile
 from tests.waiting import wait_until
@@ -36,9 +36,9 @@ def _one_reader() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _real_provider(rehearsed: Change) -> None:
+def _real_provider(configure_stages: ConfigureStages) -> None:
     valkey().flushdb()
-    rehearsed(etl_ocr_provider="local")
+    configure_stages(etl_ocr_provider="local")
 
 
 def submit(user: User, content: bytes, kind: str = "pdf") -> Task:

@@ -33,7 +33,7 @@ from tests.integration.llm_factories import (
     ocr_of,
     rule_of,
 )
-from tests.integration.openai_server import MODEL, ModelServer, Reply, Request, gives, problem, says
+from tests.integration.openai_server import MODEL, ModelServer, Reply, Request, data_reply, problem, text_reply
 
 SECRET = "Zebra-4711"
 PAGES = [
@@ -98,7 +98,7 @@ def models(settings: Any) -> Iterator[ModelServer]:
     with openai_server.running() as server:
         sizes = {"etl_postprocess_chunk_threshold_chars": 900, "etl_postprocess_chunk_size_chars": 600}
         configure(settings, server, **sizes, etl_postprocess_parallel=1)  # so that calls have an order
-        server.always(extract)
+        server.set_default(extract)
         yield server
         forget(server)
 
@@ -107,10 +107,10 @@ def extract(request: Request) -> Reply:
     """Fill in the schema with values of the text, or return notes if no JSON is requested."""
     text = request.message("user")
     if not request.form and "```json code fence" not in request.message("system"):
-        return says(text)
+        return text_reply(text)
     name = re.search(r"Name: (\S+)", text)
     amounts = sorted({float(found) for found in re.findall(r"(\d+\.50?)\b", text)})
-    return gives({"name": name[1] if name else None, "amounts": amounts, "kind": "invoice"})
+    return data_reply({"name": name[1] if name else None, "amounts": amounts, "kind": "invoice"})
 
 
 def process(variant: Variant, context: StageContext | None = None) -> Processed:
@@ -248,11 +248,11 @@ FAULTS = {
     "401": (problem(401, SECRET), "llm_unavailable", False),
     "429": (problem(429, SECRET, headers={"Retry-After": "3"}), "llm_unavailable", True),
     "500": (problem(500, SECRET), "llm_unavailable", True),
-    "nothing": (says(""), "llm_invalid_response", True),
+    "nothing": (text_reply(""), "llm_invalid_response", True),
     "garbage": (Reply(b"\xff{{{" + SECRET.encode()), "llm_invalid_response", True),
-    "cut off": (says(f'{{"name": "{SECRET}', finish="length"), "llm_truncated", False),
-    "refused": (says(None, refusal=SECRET), "llm_refused", False),
-    "withheld": (says(SECRET, finish="content_filter"), "llm_refused", False),
+    "cut off": (text_reply(f'{{"name": "{SECRET}', finish="length"), "llm_truncated", False),
+    "refused": (text_reply(None, refusal=SECRET), "llm_refused", False),
+    "withheld": (text_reply(SECRET, finish="content_filter"), "llm_refused", False),
 }
 
 
@@ -262,7 +262,7 @@ def test_failures_have_an_error_code(
     models: ModelServer, variant: Variant, reply: Reply, code: str, *, transient: bool
 ) -> None:
     """B18: the error contains no content of the document."""
-    models.always(reply)
+    models.set_default(reply)
     with pytest.raises(EtlError) as caught:
         process(variant)
     assert (caught.value.code, caught.value.transient) == (code, transient)
@@ -272,7 +272,7 @@ def test_failures_have_an_error_code(
 @every_model_variant
 def test_results_that_do_not_match_the_schema_are_refused(models: ModelServer, variant: Variant) -> None:
     """B17: a model that never returns valid data leads to schema_validation after a bounded number of calls."""
-    models.always(lambda r: gives({"name": [SECRET], "more": SECRET}) if r.form else says("Notes."))
+    models.set_default(lambda r: data_reply({"name": [SECRET], "more": SECRET}) if r.form else text_reply("Notes."))
     with pytest.raises(EtlError) as caught:
         process(variant)
     assert caught.value.code == "schema_validation"
@@ -309,8 +309,10 @@ def test_paid_responses_are_reused(models: ModelServer, variant: Variant) -> Non
 def test_warnings_are_bounded_and_contain_no_private_data(models: ModelServer, variant: Variant) -> None:
     many = [{"name": f"{SECRET}-{number}"} for number in range(500)]
     rule = rule_of({"type": "object"}, strategy=variant.strategy)
-    models.always(
-        lambda request: gives({"x" * 500: many, "y": len(models.requests)}) if request.form else says("Notes.")
+    models.set_default(
+        lambda request: (
+            data_reply({"x" * 500: many, "y": len(models.requests)}) if request.form else text_reply("Notes.")
+        )
     )
     context = context_of()
 

@@ -11,7 +11,7 @@ from etl.postprocessors.llm import Llm
 from rules.library.content import RuleContent
 from tests.integration import openai_server
 from tests.integration.llm_factories import INVOICE, configure, context_of, forget, ocr_of, rule_of
-from tests.integration.openai_server import ModelServer, Reply, Request, gives, problem, says
+from tests.integration.openai_server import ModelServer, Reply, Request, data_reply, problem, text_reply
 
 LONG_RULE = "Read the amounts in the column on the right. " * 1_700  # 77 kB, with the schema 80 kB
 
@@ -21,7 +21,7 @@ def models(settings: Any) -> Iterator[ModelServer]:
     with openai_server.running() as server:
         # The larger the pieces are, the smaller is the share of the common prefix.
         configure(settings, server, etl_postprocess_chunk_size_chars=8_000)
-        server.always(gives({"number": "INV-2024-17", "total": 1234.5}))
+        server.set_default(data_reply({"number": "INV-2024-17", "total": 1234.5}))
         yield server
         forget(server)
 
@@ -57,7 +57,9 @@ def process(rule: RuleContent, *, count: int = 6, **changes: Any) -> None:
 @pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
 def test_calls_of_a_task_share_a_prefix(models: ModelServer, strategy: str) -> None:
     if strategy == "chunked-summarize":
-        models.always(lambda request: gives({"number": "I", "total": 1}) if request.form else says("Notes."))
+        models.set_default(
+            lambda request: data_reply({"number": "I", "total": 1}) if request.form else text_reply("Notes.")
+        )
 
     process(rule_of(INVOICE, system_prompt=LONG_RULE, strategy=strategy))
 
@@ -75,9 +77,9 @@ def test_a_correction_of_some_rows_shares_the_prefix_of_the_pieces(models: Model
     def answer(request: Request) -> Reply:
         numbers = re.findall(r"^Row (\S+):", request.message("user"), re.MULTILINE)
         is_piece = "piece" in request.message("user").split("\n")[0]
-        return gives({"rows": [{"n": n, "amount": "?" if is_piece and n == "0-5" else 1234.5} for n in numbers]})
+        return data_reply({"rows": [{"n": n, "amount": "?" if is_piece and n == "0-5" else 1234.5} for n in numbers]})
 
-    models.always(answer)
+    models.set_default(answer)
 
     process(rule_of(schema, system_prompt=LONG_RULE, strategy="chunked-extract"))
 
@@ -97,11 +99,11 @@ def test_calls_differ_only_after_the_marker(models: ModelServer) -> None:
 
 
 def test_servers_without_a_system_role_can_cache_the_prefix(models: ModelServer) -> None:
-    models.always(
+    models.set_default(
         lambda request: (
             problem(400, "System role not supported")
             if request.message("system")
-            else gives({"number": "INV-2024-17", "total": 1234.5})
+            else data_reply({"number": "INV-2024-17", "total": 1234.5})
         )
     )
 
@@ -111,7 +113,7 @@ def test_servers_without_a_system_role_can_cache_the_prefix(models: ModelServer)
 
 
 def test_a_corrective_retry_continues_the_same_conversation(models: ModelServer) -> None:
-    models.will(says("Sorry?"))
+    models.enqueue(text_reply("Sorry?"))
 
     process(rule_of(INVOICE, strategy="direct-json"))
 

@@ -25,8 +25,8 @@ from exports.jobs import actions
 from exports.models import Chunk, Dataset, File, Job, Link, Receipt, Slot
 from exports.worker import completion, execution, leases
 from tests.integration.etl_factories import make_task
-from tests.integration.etl_rehearsal import Change, age, run
 from tests.integration.factories import claim_one, end_chunk, fail_chunk, make_job
+from tests.integration.stage_runs import ConfigureStages, age, run
 
 
 def reconcile(*arguments: str) -> str:
@@ -185,7 +185,7 @@ def test_deletion_of_unknown_objects_affects_no_worker_or_link(dataset: Dataset,
     assert receipt.links.get().revoked_at is None
 
 
-def test_a_document_with_a_newer_run_state_continues(alice: User, rehearsed: Change) -> None:
+def test_a_document_with_a_newer_run_state_continues(alice: User, configure_stages: ConfigureStages) -> None:
     """The document was retried in the lost period. Without `reconcile`, recovery would never continue it."""
     task = make_task(alice)
     Task.objects.filter(pk=task.pk).update(generation=2)
@@ -207,7 +207,7 @@ def test_a_document_with_a_newer_run_state_continues(alice: User, rehearsed: Cha
     assert Task.objects.get(pk=task.pk).status == "completed"
 
 
-def test_run_states_of_missing_documents_are_deleted(alice: User, rehearsed: Change) -> None:
+def test_run_states_of_missing_documents_are_deleted(alice: User, configure_stages: ConfigureStages) -> None:
     kept, lost = make_task(alice), make_task(alice)
     Task.objects.filter(pk=lost.pk).delete()
 
@@ -216,7 +216,9 @@ def test_run_states_of_missing_documents_are_deleted(alice: User, rehearsed: Cha
     assert runstate.read(kept.pk)
 
 
-def test_it_reports_an_unreachable_server(alice: User, rehearsed: Change, settings: LazySettings) -> None:
-    rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"), redis_url=SecretStr("redis://127.0.0.1:1/0"))
+def test_it_reports_an_unreachable_server(
+    alice: User, configure_stages: ConfigureStages, settings: LazySettings
+) -> None:
+    configure_stages(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"), redis_url=SecretStr("redis://127.0.0.1:1/0"))
     with pytest.raises(CommandError, match="Run the command again"):
         reconcile()

@@ -21,12 +21,12 @@ from exports.worker import completion as exports_completion
 from exports.worker import execution
 from tests.broker import valkey
 from tests.integration.etl_factories import make_row, make_rule, make_task
-from tests.integration.etl_rehearsal import age, run
 from tests.integration.factories import make_job
+from tests.integration.stage_runs import age, run
 
 LOST, OWN = "A secret of a lost document.", "Its own text."
 
-pytestmark = pytest.mark.usefixtures("rehearsed")
+pytestmark = pytest.mark.usefixtures("configure_stages")
 
 
 def numbered() -> dict[str, Any]:

@@ -12,9 +12,9 @@ from etl.models import Task
 from etl.pipeline import actions, artifacts
 from tests.broker import valkey
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.etl_rehearsal import row_of, run
+from tests.integration.stage_runs import row_of, run
 
-pytestmark = pytest.mark.usefixtures("rehearsed")
+pytestmark = pytest.mark.usefixtures("configure_stages")
 
 
 @pytest.fixture

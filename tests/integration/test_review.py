@@ -16,11 +16,11 @@ from tests.broker import valkey
 from tests.conftest import client_of
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import complete, fail
-from tests.integration.etl_rehearsal import row_of
 from tests.integration.reviewed import DATA, SCHEMA, extract, make_invoice
+from tests.integration.stage_runs import row_of
 from tests.integration.test_leases import in_threads
 
-pytestmark = pytest.mark.usefixtures("rehearsed")
+pytestmark = pytest.mark.usefixtures("configure_stages")
 TASKS = "/api/v1/etl/tasks"
 
 

@@ -15,10 +15,10 @@ from etl.pages.edit_form import MAX_FIELDS, ROWS
 from etl.pipeline import review
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import complete
-from tests.integration.etl_rehearsal import row_of
 from tests.integration.reviewed import DATA, make_invoice
+from tests.integration.stage_runs import row_of
 
-pytestmark = pytest.mark.usefixtures("rehearsed")
+pytestmark = pytest.mark.usefixtures("configure_stages")
 CONTROL = re.compile(
     r'<(?:input|textarea|select)[^>]* name="(?P<name>[vnt][^"]*)"[^>]*?(?: value="(?P<value>[^"]*)"[^>]*)?>'
     r"(?:\n(?P<text>[^<]*)</textarea>|(?P<options>(?:<option[^>]*>[^<]*</option>)+)</select>)?",

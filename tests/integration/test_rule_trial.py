@@ -15,7 +15,7 @@ from etl.pipeline import trial
 from rules.models import Rule
 from tests.conftest import client_of
 from tests.integration import openai_server
-from tests.integration.openai_server import MODEL, ModelServer, Request, gives, problem, says
+from tests.integration.openai_server import MODEL, ModelServer, Request, data_reply, problem, text_reply
 from tests.waiting import wait_until
 
 URL = "/api/v1/etl/rules"
@@ -77,7 +77,7 @@ def test_skip_returns_the_markdown_without_calling_a_model(api: APIClient, model
 
 def test_llm_returns_valid_data_with_citations(api: APIClient, models: ModelServer, rule: str) -> None:
     """B27: like the result of a task."""
-    models.always(gives({"total": 12.5}, {"/total": {"page": 2, "quote": "Total: 12.50 EUR"}}))
+    models.set_default(data_reply({"total": 12.5}, {"/total": {"page": 2, "quote": "Total: 12.50 EUR"}}))
     answer = try_out(api, rule).json()
 
     assert answer["ok"] is True
@@ -94,9 +94,9 @@ def test_llm_returns_valid_data_with_citations(api: APIClient, models: ModelServ
 @pytest.mark.parametrize(
     ("reply", "code", "retryable"),
     [
-        (says("not JSON"), "schema_validation", False),
-        (gives({"total": "much"}), "schema_validation", False),
-        (says('{"total": 1', finish="length"), "llm_truncated", False),
+        (text_reply("not JSON"), "schema_validation", False),
+        (data_reply({"total": "much"}), "schema_validation", False),
+        (text_reply('{"total": 1', finish="length"), "llm_truncated", False),
         (problem(401), "llm_unavailable", False),
         (problem(503), "llm_unavailable", True),
     ],
@@ -105,7 +105,7 @@ def test_failed_trials_are_reported_without_a_server_error(
     api: APIClient, models: ModelServer, rule: str, reply: Any, code: str, *, retryable: bool
 ) -> None:
     """B27: the response includes the usage."""
-    models.always(reply)
+    models.set_default(reply)
     response = try_out(api, rule)
 
     assert response.status_code == 200
@@ -126,9 +126,9 @@ def test_a_trial_ends_at_its_deadline(
 
     def respond_too_late(_request: Request) -> openai_server.Reply:
         models.stopped.wait(10)
-        return gives({"total": 1})
+        return data_reply({"total": 1})
 
-    models.always(respond_too_late)
+    models.set_default(respond_too_late)
     answer = try_out(api, rule).json()
     assert answer["ok"] is False
     assert answer["error"]["code"] in ("timeout", "llm_unavailable")
@@ -174,9 +174,9 @@ def test_no_connection_is_held_during_a_model_call(db: None, models: ModelServer
     def respond_when_allowed(_request: Request) -> openai_server.Reply:
         called.release()
         may_respond.wait(120)
-        return gives({"total": 1})
+        return data_reply({"total": 1})
 
-    models.always(respond_when_allowed)
+    models.set_default(respond_when_allowed)
     size = connections["default"].settings_dict["OPTIONS"]["pool"]["max_size"]
     trials = min(trial.MAX_AT_ONCE, size)
     staff = [User.objects.create_superuser(f"staff{number}") for number in range(trials + 1)]
@@ -214,7 +214,7 @@ def test_trials_of_a_user_do_not_block_other_users_or_rules_without_a_model(
     def respond_when_allowed(_request: Request) -> openai_server.Reply:
         called.release()
         may_respond.wait(60)
-        return gives({"total": 1})
+        return data_reply({"total": 1})
 
     def try_and_disconnect(client: APIClient) -> Any:
         try:
@@ -222,7 +222,7 @@ def test_trials_of_a_user_do_not_block_other_users_or_rules_without_a_model(
         finally:
             connection.close()
 
-    models.always(respond_when_allowed)
+    models.set_default(respond_when_allowed)
     skip = str(api.post(URL, {"name": "Text", "postprocess_mode": "skip"})["Location"])
     User.objects.filter(pk=bob.pk).update(is_staff=True, is_superuser=True)  # staff may read the rule
     with ThreadPoolExecutor(trial.MAX_OF_USER + 1) as threads:
@@ -247,7 +247,7 @@ def test_tests_with_a_model_are_limited_in_a_day(
     """B27: before, a user's script could run two paid calls at a time, all day long."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_daily_rule_tests": 2})
     skip = str(api.post(URL, {"name": "Text", "postprocess_mode": "skip"})["Location"])
-    models.always(lambda _request: gives({"total": 1}))
+    models.set_default(lambda _request: data_reply({"total": 1}))
     assert [try_out(api, rule).status_code for _ in range(4)] == [200, 200, 429, 429]
     refused = try_out(api, rule)
     assert refused.json()["code"] == "quota_exceeded"
@@ -270,7 +270,7 @@ def test_a_trial_that_waits_for_a_model_delays_no_other_large_body(
     def respond_when_allowed(_request: Request) -> openai_server.Reply:
         called.release()
         may_respond.wait(60)
-        return gives({"total": 1})
+        return data_reply({"total": 1})
 
     def try_and_disconnect(client: APIClient, path: str) -> Any:
         try:
@@ -278,7 +278,7 @@ def test_a_trial_that_waits_for_a_model_delays_no_other_large_body(
         finally:
             connection.close()
 
-    models.always(respond_when_allowed)
+    models.set_default(respond_when_allowed)
     skip = str(api.post(URL, {"name": "Text", "postprocess_mode": "skip"})["Location"])
     with ThreadPoolExecutor(2) as threads:
         waiting = threads.submit(try_and_disconnect, api, rule)

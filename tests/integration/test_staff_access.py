@@ -16,10 +16,10 @@ from etl.models import Task
 from exports.models import Dataset, Job
 from tests.conftest import client_of
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.etl_rehearsal import row_of, run
 from tests.integration.factories import make_job
+from tests.integration.stage_runs import row_of, run
 
-pytestmark = pytest.mark.usefixtures("rehearsed")
+pytestmark = pytest.mark.usefixtures("configure_stages")
 
 DOCUMENTS, EXPORTS = "/api/v1/etl/tasks", "/exports"
 VIEW = ("view_task", "view_job", "view_rule")

@@ -33,7 +33,7 @@ from tests.integration.llm_factories import (
     ocr_of,
     rule_of,
 )
-from tests.integration.openai_server import ModelServer, Request, gives, problem, says
+from tests.integration.openai_server import ModelServer, Request, data_reply, problem, text_reply
 
 GOOD = {"number": "INV-2024-17", "total": 1234.5}
 LINES = {
@@ -94,7 +94,7 @@ def extracts(request: Request) -> Any:
     """Return the response of a model that finds the values in each piece."""
     page = piece_of(request)
     line = {"sku": f"SKU-{page}", "price": page + 0.5}
-    return gives(
+    return data_reply(
         {"customer": "ACME Ltd" if page == 1 else None, "lines": [line]},
         {"/lines/0/sku": {"page": page, "quote": f"SKU-{page} costs"}},
     )
@@ -106,7 +106,7 @@ ALL_LINES = {"customer": "ACME Ltd", "lines": [{"sku": f"SKU-{page}", "price": p
 # ---- Choice ---------------------------------------------------------------------------------------------------------
 def test_a_short_document_takes_one_call(models: ModelServer) -> None:
     """B16: the strategy is chosen by size."""
-    models.will(gives(GOOD))
+    models.enqueue(data_reply(GOOD))
     assert process(ocr=ocr_of(INVOICE_TEXT), rule=rule_of()).strategy == "direct-json"
 
 
@@ -114,7 +114,7 @@ def test_a_short_document_takes_one_call(models: ModelServer) -> None:
 def test_a_long_document_is_split_by_the_configured_strategy(models: ModelServer, settings: Any, strategy: str) -> None:
     """B16: a setting selects the strategy for long text."""
     configured(settings, etl_postprocess_long_strategy=strategy)
-    models.always(lambda request: extracts(request) if piece_of(request) else gives(ALL_LINES))
+    models.set_default(lambda request: extracts(request) if piece_of(request) else data_reply(ALL_LINES))
 
     result = process()
 
@@ -123,13 +123,13 @@ def test_a_long_document_is_split_by_the_configured_strategy(models: ModelServer
 
 
 def test_a_rule_can_require_a_single_call(models: ModelServer) -> None:
-    models.will(gives(ALL_LINES))
+    models.enqueue(data_reply(ALL_LINES))
     assert process(rule=rule_of(LINES, strategy="direct-json")).strategy == "direct-json"
     assert len(models.requests) == 1
 
 
 def test_a_required_single_call_fails_beyond_the_context_length(models: ModelServer) -> None:
-    models.will(problem(400, "This model's maximum context length is 4096 tokens.", code="context_length_exceeded"))
+    models.enqueue(problem(400, "This model's maximum context length is 4096 tokens.", code="context_length_exceeded"))
 
     with pytest.raises(DocumentTooLong) as caught:
         process(rule=rule_of(LINES, strategy="direct-json"))
@@ -142,8 +142,8 @@ def test_a_required_single_call_fails_beyond_the_context_length(models: ModelSer
 def test_a_document_that_turns_out_too_long_is_split(models: ModelServer, settings: Any, status: int) -> None:
     """If the direct strategy was chosen by size, extraction falls back to pieces once."""
     configured(settings, etl_postprocess_chunk_threshold_chars=100_000)
-    models.will(problem(status, "The prompt is too long: reduce the length of the messages."))
-    models.always(extracts)
+    models.enqueue(problem(status, "The prompt is too long: reduce the length of the messages."))
+    models.set_default(extracts)
 
     result = process()
 
@@ -152,7 +152,7 @@ def test_a_document_that_turns_out_too_long_is_split(models: ModelServer, settin
 
 
 def test_fails_when_even_a_piece_is_too_long(models: ModelServer) -> None:
-    models.always(problem(400, "maximum context length exceeded"))
+    models.set_default(problem(400, "maximum context length exceeded"))
     with pytest.raises(DocumentTooLong):
         process()
     assert len(models.requests) == 1
@@ -176,13 +176,13 @@ def test_custom_strategies_can_be_added(models: ModelServer, settings: Any) -> N
     """B22: a class, and an entry in the settings."""
     path = "etl.postprocessors.strategies.direct.DirectJson"
     settings.ETL_STRATEGIES = {**settings.ETL_STRATEGIES, "theirs": path}
-    models.will(gives(ALL_LINES))
+    models.enqueue(data_reply(ALL_LINES))
     assert process(rule=rule_of(LINES, strategy="theirs")).strategy == "theirs"
 
 
 # ---- Pieces ---------------------------------------------------------------------------------------------------------
 def test_sends_each_piece_with_its_pages(models: ModelServer) -> None:
-    models.always(extracts)
+    models.set_default(extracts)
 
     process()
 
@@ -193,7 +193,7 @@ def test_sends_each_piece_with_its_pages(models: ModelServer) -> None:
 
 
 def test_pieces_use_the_relaxed_schema(models: ModelServer) -> None:
-    models.always(extracts)
+    models.set_default(extracts)
 
     process()
 
@@ -205,7 +205,7 @@ def test_pieces_use_the_relaxed_schema(models: ModelServer) -> None:
 
 def test_shows_progress_call_by_call(models: ModelServer) -> None:
     progress: list[tuple[int, int]] = []
-    models.always(extracts)
+    models.set_default(extracts)
 
     process(context=context_of(on_progress=lambda done, total: progress.append((done, total))))
 
@@ -216,16 +216,16 @@ def test_shows_progress_call_by_call(models: ModelServer) -> None:
 @pytest.mark.parametrize(
     ("reply", "error"),
     [
-        (says("{}", finish="length"), LlmTruncated),
+        (text_reply("{}", finish="length"), LlmTruncated),
         (problem(500), LlmUnavailable),
-        (says(json.dumps({"data": {"customer": 17}})), SchemaInvalid),
+        (text_reply(json.dumps({"data": {"customer": 17}})), SchemaInvalid),
     ],
 )
 def test_no_piece_is_dropped(models: ModelServer, strategy: str, reply: Any, error: type[Exception]) -> None:
     """B18: a failed piece fails the task."""
     if strategy == "chunked-summarize" and error is SchemaInvalid:
-        reply = says("<think>Nothing to say.</think>")
-    models.always(lambda request: reply if piece_of(request) == 2 else extracts(request))
+        reply = text_reply("<think>Nothing to say.</think>")
+    models.set_default(lambda request: reply if piece_of(request) == 2 else extracts(request))
     with pytest.raises(error):
         process(rule=rule_of(LINES, strategy=strategy))
 
@@ -235,13 +235,15 @@ def test_paid_pieces_are_reused(models: ModelServer, strategy: str) -> None:
     """B2, B17: also if a user retries the failed task, which starts another run with another secret."""
     response_cache = MemoryResponseCache()
     rule = rule_of(LINES, strategy=strategy)
-    models.always(lambda r: problem(503) if piece_of(r) == 3 else extracts(r) if piece_of(r) else gives(ALL_LINES))
+    models.set_default(
+        lambda r: problem(503) if piece_of(r) == 3 else extracts(r) if piece_of(r) else data_reply(ALL_LINES)
+    )
     with pytest.raises(LlmUnavailable):
         process(rule=rule, context=context_of(response_cache=response_cache))
     models.requests.clear()
     response_cache.run.clear()
 
-    models.always(lambda r: extracts(r) if piece_of(r) else gives(ALL_LINES))
+    models.set_default(lambda r: extracts(r) if piece_of(r) else data_reply(ALL_LINES))
     context = context_of(response_cache=response_cache, secret=b"another run")
     result = process(rule=rule, context=context)
 
@@ -263,12 +265,12 @@ def test_a_killed_run_resumes_at_its_last_piece(models: ModelServer, strategy: s
 
     def answer(request: Request) -> Any:
         if len(request.messages) == 2 and piece_of(request) == 2 and strategy == "chunked-extract":
-            return says("no JSON at first")
-        return extracts(request) if piece_of(request) else gives(ALL_LINES)
+            return text_reply("no JSON at first")
+        return extracts(request) if piece_of(request) else data_reply(ALL_LINES)
 
     response_cache = MemoryResponseCache()
     rule = rule_of(LINES, strategy=strategy)
-    models.always(answer)
+    models.set_default(answer)
     undisturbed = process(rule=rule)
     calls = len(models.requests)
     models.requests.clear()
@@ -291,7 +293,7 @@ def test_a_lost_lease_stops_the_run_between_pieces(models: ModelServer) -> None:
             context.lease_lost.set()
         return extracts(request)
 
-    models.always(answer)
+    models.set_default(answer)
     with pytest.raises(Fenced):
         process(context=context)
     assert len(models.requests) == 2
@@ -300,7 +302,7 @@ def test_a_lost_lease_stops_the_run_between_pieces(models: ModelServer) -> None:
 # ---- Extracting -----------------------------------------------------------------------------------------------------
 def test_reports_conflicts_between_pieces(models: ModelServer) -> None:
     names = {1: "ACME Ltd", 2: "ACME  LTD", 3: "Beta Inc", 0: "Gamma"}
-    models.always(lambda request: gives({"customer": names[piece_of(request)], "lines": []}))
+    models.set_default(lambda request: data_reply({"customer": names[piece_of(request)], "lines": []}))
     context = context_of()
 
     result = process(context=context)
@@ -314,7 +316,7 @@ def test_reports_conflicts_between_pieces(models: ModelServer) -> None:
 
 def test_limits_the_number_of_reported_conflicts(models: ModelServer) -> None:
     schema = {"type": "object", "additionalProperties": {"type": "number"}}
-    models.always(lambda request: gives({f"m{number}": piece_of(request) for number in range(100)}))
+    models.set_default(lambda request: data_reply({f"m{number}": piece_of(request) for number in range(100)}))
     context = context_of()
 
     process(rule=rule_of(schema), context=context)
@@ -327,7 +329,7 @@ def test_limits_the_number_of_reported_conflicts(models: ModelServer) -> None:
 def test_items_are_deduplicated_on_request(models: ModelServer) -> None:
     """B42: true duplicates are kept unless a rule requests deduplication."""
     same = {"sku": "SKU-1", "price": 1.5}
-    models.always(gives({"customer": "ACME Ltd", "lines": [same, same]}))
+    models.set_default(data_reply({"customer": "ACME Ltd", "lines": [same, same]}))
     context = context_of()
 
     assert process(context=context).data["lines"] == [same] * 6
@@ -344,11 +346,11 @@ def test_an_invalid_merged_result_is_repaired_by_one_more_call(models: ModelServ
     """B16: at most two calls combine the pieces."""
     schema = json.loads(json.dumps(LINES))
     schema["properties"]["lines"]["minItems"] = 4
-    models.always(
+    models.set_default(
         lambda r: (
             extracts(r)
             if piece_of(r)
-            else gives({**ALL_LINES, "lines": [*ALL_LINES["lines"], {"sku": "SKU-3", "price": 3.5}]})
+            else data_reply({**ALL_LINES, "lines": [*ALL_LINES["lines"], {"sku": "SKU-3", "price": 3.5}]})
         )
     )
 
@@ -363,7 +365,7 @@ def test_an_invalid_merged_result_is_repaired_by_one_more_call(models: ModelServ
 
 def test_fails_if_the_merged_result_stays_invalid(models: ModelServer) -> None:
     """B17: a required value that no piece contains is not invented."""
-    models.always(gives({"lines": []}))
+    models.set_default(data_reply({"lines": []}))
 
     with pytest.raises(SchemaInvalid) as caught:
         process()
@@ -374,7 +376,7 @@ def test_fails_if_the_merged_result_stays_invalid(models: ModelServer) -> None:
 
 def test_warns_of_a_result_without_a_value(models: ModelServer) -> None:
     """B18: an empty result is never a silent success."""
-    models.always(gives({"name": None}))
+    models.set_default(data_reply({"name": None}))
     context = context_of()
     process(rule=rule_of({"type": "object", "properties": {"name": {"type": ["string", "null"]}}}), context=context)
     assert "no_values" in codes(context)
@@ -382,7 +384,7 @@ def test_warns_of_a_result_without_a_value(models: ModelServer) -> None:
 
 # ---- Summarizing ----------------------------------------------------------------------------------------------------
 def test_converts_notes_into_data(models: ModelServer) -> None:
-    models.always(lambda r: says(f"Notes on {piece_of(r)}") if piece_of(r) else gives(ALL_LINES))
+    models.set_default(lambda r: text_reply(f"Notes on {piece_of(r)}") if piece_of(r) else data_reply(ALL_LINES))
 
     assert process(rule=rule_of(LINES, strategy="chunked-summarize")).data == ALL_LINES
 
@@ -395,7 +397,7 @@ def test_converts_notes_into_data(models: ModelServer) -> None:
 
 def test_truncated_notes_are_refused(models: ModelServer) -> None:
     """B18: for text, completeness cannot be checked."""
-    models.always(says("Notes", finish=None))
+    models.set_default(text_reply("Notes", finish=None))
     with pytest.raises(LlmInvalidResponse):
         process(rule=rule_of(LINES, strategy="chunked-summarize"))
 
@@ -403,11 +405,11 @@ def test_truncated_notes_are_refused(models: ModelServer) -> None:
 def test_combines_long_notes_in_two_calls(models: ModelServer) -> None:
     """B16: at most two calls, for notes of any length."""
     first = {"customer": "ACME Ltd", "lines": []}
-    models.always(
+    models.set_default(
         lambda r: (
-            says(f"Notes on {piece_of(r)}. " * 40)
+            text_reply(f"Notes on {piece_of(r)}. " * 40)
             if piece_of(r)
-            else gives(first if "first pieces of a document" in r.message("user") else ALL_LINES)
+            else data_reply(first if "first pieces of a document" in r.message("user") else ALL_LINES)
         )
     )
 
@@ -446,7 +448,7 @@ DATA = {
 def cited(
     models: ModelServer, data: Any, evidence: Any, *, context: StageContext | None = None
 ) -> dict[str, tuple[int, str, str]]:
-    models.will(gives(data, evidence))
+    models.enqueue(data_reply(data, evidence))
     result = process(ocr=ocr_of(*TWO_PAGES), rule=rule_of(DATED), context=context)
     assert all(each.keys() == {"pointer", "page", "bbox", "quote", "match"} for each in result.citations)
     return {each["pointer"]: (each["page"], each["match"], each["quote"]) for each in result.citations}
@@ -529,7 +531,7 @@ def test_unfounded_evidence_is_dropped(models: ModelServer) -> None:
     ],
 )
 def test_evidence_is_optional(models: ModelServer, evidence: Any) -> None:
-    models.will(says(json.dumps({"data": {"number": "INV-2024-17"}, "evidence": evidence})))
+    models.enqueue(text_reply(json.dumps({"data": {"number": "INV-2024-17"}, "evidence": evidence})))
     [citation] = process(ocr=ocr_of(*TWO_PAGES), rule=rule_of(DATED)).citations
     quote = "# Invoice INV-2024-17"
     assert citation == {"pointer": "/number", "page": 1, "bbox": None, "match": "exact", "quote": quote}
@@ -548,7 +550,7 @@ def test_evidence_may_be_a_list(models: ModelServer) -> None:
 
 def test_the_names_in_a_warning_are_bounded(models: ModelServer) -> None:
     schema = {"type": "array", "items": {"type": "string"}}
-    models.will(gives([f"nowhere {number}" for number in range(3_000)]))
+    models.enqueue(data_reply([f"nowhere {number}" for number in range(3_000)]))
     context = context_of()
 
     citations = process(ocr=ocr_of(INVOICE_TEXT), rule=rule_of(schema), context=context).citations
@@ -561,7 +563,7 @@ def test_the_names_in_a_warning_are_bounded(models: ModelServer) -> None:
 
 def test_citations_of_merged_lists_point_at_their_items(models: ModelServer) -> None:
     """B20: evidence stays with its value in the merge."""
-    models.always(extracts)
+    models.set_default(extracts)
 
     found = {each["pointer"]: each for each in process().citations}
 
@@ -572,7 +574,7 @@ def test_citations_of_merged_lists_point_at_their_items(models: ModelServer) -> 
 
 
 def test_the_pages_of_the_piece_are_searched_first(models: ModelServer) -> None:
-    models.always(lambda r: gives({"customer": "ACME Ltd" if piece_of(r) == 3 else None, "lines": []}))
+    models.set_default(lambda r: data_reply({"customer": "ACME Ltd" if piece_of(r) == 3 else None, "lines": []}))
     [citation] = process().citations
     assert citation["page"] == 3
 
@@ -589,7 +591,7 @@ def test_the_pages_of_the_piece_are_searched_first(models: ModelServer) -> None:
 )
 @pytest.mark.parametrize("is_wrapped", [True, False])
 def test_data_of_any_shape_is_accepted(models: ModelServer, schema: Any, data: Any, *, is_wrapped: bool) -> None:
-    models.will(gives(data) if is_wrapped else says(json.dumps(data)))
+    models.enqueue(data_reply(data) if is_wrapped else text_reply(json.dumps(data)))
     assert process(ocr=ocr_of(INVOICE_TEXT), rule=rule_of(schema)).data == data
 
 
@@ -600,7 +602,7 @@ def test_references_of_sent_schemas_stay_valid(models: ModelServer) -> None:
         "$defs": {"line": {"type": "object", "x-merge": "concat", "properties": {"next": {"$ref": "#"}}}},
         "$schema": "https://json-schema.org/draft/2020-12/schema",
     }
-    models.will(gives({}))
+    models.enqueue(data_reply({}))
 
     process(ocr=ocr_of(INVOICE_TEXT), rule=rule_of(schema))
 
@@ -613,6 +615,6 @@ def test_references_of_sent_schemas_stay_valid(models: ModelServer) -> None:
 
 
 def test_an_unchecked_schema_of_a_rule_is_reported(models: ModelServer) -> None:
-    models.will(gives({}))
+    models.enqueue(data_reply({}))
     with pytest.raises(SchemaInvalid, match="Save the rule again"):
         process(ocr=ocr_of(INVOICE_TEXT), rule=rule_of({"$ref": "http://127.0.0.1:9/schema"}))

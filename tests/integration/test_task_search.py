@@ -23,9 +23,9 @@ from rules.models import Rule
 from tests.broker import valkey
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_progress import complete, fail
-from tests.integration.etl_rehearsal import row_of, run
 from tests.integration.plans import Plan, nodes, plan_lines, plans_of, rows_of
 from tests.integration.staff import confirm, list_of, messages_of, pages, select, staff  # noqa: F401 - fixtures
+from tests.integration.stage_runs import row_of, run
 from tests.integration.test_leases import in_threads
 from tests.integration.test_submission import pointers
 
@@ -281,7 +281,7 @@ def test_of_simultaneous_submissions_all_but_one_are_duplicates(api: APIClient, 
     assert [answer["duplicate_of"] for answer in answers].count(None) == 1
 
 
-@pytest.mark.usefixtures("rehearsed")
+@pytest.mark.usefixtures("configure_stages")
 def test_an_upload_has_its_duplicate_after_it_was_read(api: APIClient, alice: User) -> None:
     """B39: only a worker reads the bytes, and the row gets the digest at the end of the task."""
     first = submit(api)
@@ -300,7 +300,7 @@ def test_an_upload_has_its_duplicate_after_it_was_read(api: APIClient, alice: Us
     assert submit(api)["duplicate_of"] == task.pk
 
 
-@pytest.mark.usefixtures("rehearsed")
+@pytest.mark.usefixtures("configure_stages")
 def test_the_digest_survives_a_lost_run_state(api: APIClient, alice: User, settings: Any) -> None:
     """B39: the OCR result in the object storage has it too, and the search for the earlier task is repeated."""
     first = submit(api)

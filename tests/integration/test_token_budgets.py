@@ -24,22 +24,22 @@ from tests.conftest import client_of
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_batch, make_rule, make_task
 from tests.integration.etl_progress import fail
-from tests.integration.etl_rehearsal import Change, row_of, run, run_when_due
 from tests.integration.llm_factories import INVOICE, configure, context_of, forget
-from tests.integration.openai_server import ModelServer, gives, problem
+from tests.integration.openai_server import ModelServer, data_reply, problem
+from tests.integration.stage_runs import ConfigureStages, row_of, run, run_when_due
 
 pytestmark = pytest.mark.django_db(transaction=True)
-GOOD = gives({"number": "1", "total": 1})  # 11 and 7 tokens
+GOOD = data_reply({"number": "1", "total": 1})  # 11 and 7 tokens
 
 
 @pytest.fixture
-def models(rehearsed: Change, settings: LazySettings) -> Iterator[ModelServer]:
+def models(configure_stages: ConfigureStages, settings: LazySettings) -> Iterator[ModelServer]:
     valkey().flushdb()
-    rehearsed(etl_ocr_provider="local", etl_postprocess_parallel=3)
+    configure_stages(etl_ocr_provider="local", etl_postprocess_parallel=3)
     settings.ETL_POSTPROCESSORS = {"skip": "etl.postprocessors.skip.Skip", "llm": "etl.postprocessors.llm.Llm"}
     with openai_server.running() as server:
         configure(settings, server)
-        server.always(GOOD)
+        server.set_default(GOOD)
         yield server
         forget(server)
 
@@ -70,7 +70,7 @@ def test_tokens_are_counted_for_the_user_and_the_rule(models: ModelServer, alice
 
 @pytest.mark.parametrize("of", ["setting", "allowance"])
 def test_a_user_without_tokens_is_refused_with_numbers(
-    models: ModelServer, alice: User, rule: Rule, rehearsed: Change, of: str
+    models: ModelServer, alice: User, rule: Rule, configure_stages: ConfigureStages, of: str
 ) -> None:
     """B44: submissions, retries, batches, and rule tests return 429. Other users, and rules without a model, are not
     affected.
@@ -81,9 +81,9 @@ def test_a_user_without_tokens_is_refused_with_numbers(
     batch, (failed,) = make_batch(alice, rule=rule)
     fail(failed)
     if of == "setting":
-        rehearsed(etl_daily_tokens=18)
+        configure_stages(etl_daily_tokens=18)
     else:
-        rehearsed(etl_daily_tokens=1_000)
+        configure_stages(etl_daily_tokens=1_000)
         Allowance.objects.create(user=alice, daily_tokens=18)
     api = client_of(alice)
 
@@ -105,7 +105,9 @@ def test_a_user_without_tokens_is_refused_with_numbers(
         assert send(client_of(bob), make_rule(bob, mode="llm", json_schema=INVOICE)).status_code == 202
 
 
-def test_a_rule_has_a_separate_budget(models: ModelServer, alice: User, rehearsed: Change, rule: Rule) -> None:
+def test_a_rule_has_a_separate_budget(
+    models: ModelServer, alice: User, configure_stages: ConfigureStages, rule: Rule
+) -> None:
     """B44."""
     RuleAllowance.objects.create(rule=rule, daily_tokens=18)
     run(make_task(alice, "Invoice 1", rule=rule))
@@ -115,7 +117,7 @@ def test_a_rule_has_a_separate_budget(models: ModelServer, alice: User, rehearse
     other = make_rule(alice, mode="llm", name="other", json_schema=INVOICE)
     assert send(client_of(alice), other).status_code == 202
 
-    rehearsed(etl_rule_daily_tokens=0)
+    configure_stages(etl_rule_daily_tokens=0)
     assert send(client_of(alice), other).status_code == 429
 
 
@@ -135,10 +137,10 @@ def test_a_retry_of_a_batch_checks_the_rule_of_each_document(models: ModelServer
 
 @pytest.mark.slow
 def test_a_running_document_fails_when_the_budget_is_used_up(
-    models: ModelServer, alice: User, rehearsed: Change, rule: Rule
+    models: ModelServer, alice: User, configure_stages: ConfigureStages, rule: Rule
 ) -> None:
     """B44: it is not retried automatically. The owner can retry it later, and finished calls are not paid again."""
-    rehearsed(etl_daily_tokens=40, etl_postprocess_chunk_size_chars=200, etl_postprocess_parallel=1)
+    configure_stages(etl_daily_tokens=40, etl_postprocess_chunk_size_chars=200, etl_postprocess_parallel=1)
     rule = make_rule(alice, mode="llm", name="pieces", json_schema=INVOICE, postprocess_strategy="chunked-extract")
     task = make_task(alice, "\n\n".join(f"Paragraph {n} of the invoice. " * 5 for n in range(8)), rule=rule)
     run(task)
@@ -155,7 +157,7 @@ def test_a_running_document_fails_when_the_budget_is_used_up(
         actions.retry(task=row, from_stage=Stage.POSTPROCESS)
 
     Usage.objects.update(day="2026-01-01")
-    rehearsed(etl_daily_tokens=100_000)
+    configure_stages(etl_daily_tokens=100_000)
     actions.retry(task=row_of(task), from_stage=Stage.POSTPROCESS)
     first = {request.message("user") for request in models.requests}
     del models.requests[:]
@@ -178,10 +180,10 @@ def in_thread(call: Callable[[], None]) -> threading.Thread:
 
 @pytest.mark.parametrize("limit", [1, 99, 150, 500])
 def test_concurrent_calls_exceed_a_budget_by_one_call_at_most(
-    models: ModelServer, alice: User, rehearsed: Change, limit: int
+    models: ModelServer, alice: User, configure_stages: ConfigureStages, limit: int
 ) -> None:
     """B44: this is the documented bound for one process. Each call uses its maximum number of tokens."""
-    rehearsed(etl_daily_tokens=limit)
+    configure_stages(etl_daily_tokens=limit)
     budget = DailyBudget(user_id=alice.pk, rule_id=0)
     refused: list[TokenBudgetExceeded] = []
 
@@ -201,8 +203,10 @@ def test_concurrent_calls_exceed_a_budget_by_one_call_at_most(
     assert not budgets.running.calls
 
 
-def test_concurrent_calls_run_while_they_fit_the_budget(models: ModelServer, alice: User, rehearsed: Change) -> None:
-    rehearsed(etl_daily_tokens=250)
+def test_concurrent_calls_run_while_they_fit_the_budget(
+    models: ModelServer, alice: User, configure_stages: ConfigureStages
+) -> None:
+    configure_stages(etl_daily_tokens=250)
     budget = DailyBudget(user_id=alice.pk, rule_id=0)
 
     def call() -> None:
@@ -220,7 +224,7 @@ def test_concurrent_calls_run_while_they_fit_the_budget(models: ModelServer, ali
 
 
 def test_a_call_without_tokens_is_not_counted(models: ModelServer, alice: User, rule: Rule) -> None:
-    models.will(problem(503, "busy"))
+    models.enqueue(problem(503, "busy"))
     task = make_task(alice, "Invoice 1", rule=rule)
     run(task)
     assert used(alice) == 0
@@ -228,14 +232,16 @@ def test_a_call_without_tokens_is_not_counted(models: ModelServer, alice: User, 
     assert used(alice) == 18
 
 
-def test_the_limits_include_token_budgets(models: ModelServer, alice: User, rehearsed: Change, rule: Rule) -> None:
+def test_the_limits_include_token_budgets(
+    models: ModelServer, alice: User, configure_stages: ConfigureStages, rule: Rule
+) -> None:
     """B44: with the same fields as other limits, which are null without a limit."""
     api = client_of(alice)
     body = api.get("/api/v1/etl/limits").json()
     assert {**body["tokens_per_day"], "resets_at": ""} == {"limit": None, "used": 0, "remaining": None, "resets_at": ""}
     assert body["rule_tokens_per_day"] == []
 
-    rehearsed(etl_daily_tokens=100)
+    configure_stages(etl_daily_tokens=100)
     RuleAllowance.objects.create(rule=rule, daily_tokens=10)
     RuleAllowance.objects.create(rule=make_rule(User.objects.create_user("eve"), mode="llm"), daily_tokens=10)
     run(make_task(alice, "Invoice 1", rule=rule))
@@ -247,10 +253,10 @@ def test_the_limits_include_token_budgets(models: ModelServer, alice: User, rehe
 
 
 def test_pages_show_budgets_and_the_admin_sets_them(
-    models: ModelServer, alice: User, rehearsed: Change, rule: Rule, client: Client
+    models: ModelServer, alice: User, configure_stages: ConfigureStages, rule: Rule, client: Client
 ) -> None:
     """B44."""
-    rehearsed(etl_daily_tokens=1_000)
+    configure_stages(etl_daily_tokens=1_000)
     run(make_task(alice, "Invoice 1", rule=rule))
     client.force_login(alice)
     assert "982 of 1,000 language model tokens" in client.get("/app/documents").content.decode()

@@ -26,7 +26,6 @@ from tests.broker import valkey
 from tests.conftest import client_of
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.etl_rehearsal import Change, row_of, run
 from tests.integration.llm_factories import (
     INVOICE,
     MemoryResponseCache,
@@ -37,7 +36,8 @@ from tests.integration.llm_factories import (
     ocr_of,
     rule_of,
 )
-from tests.integration.openai_server import ModelServer, Request, gives, problem
+from tests.integration.openai_server import ModelServer, Request, data_reply, problem
+from tests.integration.stage_runs import ConfigureStages, row_of, run
 from tests.samples import hostile
 
 LINES = {
@@ -106,7 +106,7 @@ def found_on(page: int, *pointers: str) -> list[dict[str, Any]]:
 
 def test_the_model_gets_the_images_of_pages(models: ModelServer) -> None:
     """B40: as OpenAI image parts with data URLs, each after its page number. The usage is counted."""
-    models.will(gives({"number": "INV-7", "total": 12.5}, found_on(2, "/number", "/total")))
+    models.enqueue(data_reply({"number": "INV-7", "total": 12.5}, found_on(2, "/number", "/total")))
     context = context_of()
 
     result = process(FakePageImages(3), context=context)
@@ -124,7 +124,7 @@ def test_the_model_gets_the_images_of_pages(models: ModelServer) -> None:
 
 def test_values_are_cited_by_page(models: ModelServer) -> None:
     """B40: the page comes from the model, without a position, unless the text contains the value."""
-    models.will(gives({"number": "INV-7", "total": 12.5}, found_on(2, "/number", "/total")))
+    models.enqueue(data_reply({"number": "INV-7", "total": 12.5}, found_on(2, "/number", "/total")))
     lines = {1: [[(10.0, 20.0, 60.0, 30.0, "Total 12.50")]]}
     text = ocr_of("Total 12.50", "")
     ocr = OCRResult(
@@ -142,7 +142,7 @@ def test_values_are_cited_by_page(models: ModelServer) -> None:
 
 def test_a_value_without_a_page_is_not_found(models: ModelServer) -> None:
     """B40, B31."""
-    models.will(gives({"number": "INV-7", "total": 12.5}, found_on(9, "/number")))
+    models.enqueue(data_reply({"number": "INV-7", "total": 12.5}, found_on(9, "/number")))
     context = context_of()
 
     result = process(FakePageImages(2), context=context)
@@ -158,9 +158,9 @@ def test_long_documents_are_shown_in_groups_and_joined(models: ModelServer, sett
     def answer(request: Request) -> Any:
         pages = shown(request)
         lines = [{"name": f"item {page}"} for page in pages]
-        return gives({"number": f"INV-{pages[0]}", "lines": lines}, found_on(pages[0], "/number", "/lines/0/name"))
+        return data_reply({"number": f"INV-{pages[0]}", "lines": lines}, found_on(pages[0], "/number", "/lines/0/name"))
 
-    models.always(answer)
+    models.set_default(answer)
     context = context_of()
 
     result = process(FakePageImages(5), schema=LINES, context=context)
@@ -176,10 +176,10 @@ def test_a_retry_pays_for_no_group_twice(models: ModelServer, settings: Any) -> 
     """B40, B21: the response cache finds responses by the content of the images, and stores no images."""
     configure(settings, models, etl_vision_pages_per_call=1)
     response_cache = MemoryResponseCache()
-    models.will(gives({"number": "INV-1", "lines": []}), problem(503, "busy"))
+    models.enqueue(data_reply({"number": "INV-1", "lines": []}), problem(503, "busy"))
     with pytest.raises(Exception, match="busy"):
         process(FakePageImages(2), schema=LINES, context=context_of(response_cache=response_cache))
-    models.will(gives({"number": None, "lines": []}))
+    models.enqueue(data_reply({"number": None, "lines": []}))
 
     process(FakePageImages(2), schema=LINES, context=context_of(response_cache=response_cache))
 
@@ -201,7 +201,7 @@ def test_more_pages_than_the_limit_are_refused_with_numbers(models: ModelServer,
 
 def test_pages_that_cannot_be_rendered_are_reported(models: ModelServer) -> None:
     """B40, B32."""
-    models.always(gives({"number": "INV-7", "total": 12.5}))
+    models.set_default(data_reply({"number": "INV-7", "total": 12.5}))
     context = context_of()
     process(FakePageImages(3, lost=(2,)), context=context)
     assert shown(models.requests[0]) == [1, 3]
@@ -229,7 +229,7 @@ NO_VISION = [
 @pytest.mark.parametrize(("status", "message"), NO_VISION, ids=[message[:40] for _, message in NO_VISION])
 def test_a_model_without_vision_has_a_separate_code(models: ModelServer, status: int, message: str) -> None:
     """B40."""
-    models.always(problem(status, message))
+    models.set_default(problem(status, message))
     with pytest.raises(VisionUnsupported) as caught:
         process(FakePageImages(1))
     assert (caught.value.code, caught.value.transient) == ("vision_unsupported", False)
@@ -240,7 +240,7 @@ def test_a_model_without_vision_has_a_separate_code(models: ModelServer, status:
     "message", ["The image is too large, and not supported.", "Cannot decode image 1", "At most 1 image(s)"]
 )
 def test_a_refused_image_is_not_reported_as_missing_vision(models: ModelServer, message: str) -> None:
-    models.always(problem(400, message))
+    models.set_default(problem(400, message))
     with pytest.raises(LlmForbidden) as caught:
         process(FakePageImages(1))
     assert caught.value.code == "llm_unavailable"
@@ -248,7 +248,7 @@ def test_a_refused_image_is_not_reported_as_missing_vision(models: ModelServer, 
 
 def test_documents_without_pages_are_read_as_text(models: ModelServer) -> None:
     """B40: Office documents, and Markdown in the test of a rule."""
-    models.will(gives({"number": "INV-7", "total": 12.5}))
+    models.enqueue(data_reply({"number": "INV-7", "total": 12.5}))
     context = context_of()
 
     result = process(None, ocr=ocr_of("Invoice INV-7, total 12.50"), context=context)
@@ -266,9 +266,9 @@ def reader() -> Iterator[None]:
 
 
 @pytest.fixture
-def real(rehearsed: Change, models: ModelServer, settings: LazySettings, reader: None) -> ModelServer:
+def real(configure_stages: ConfigureStages, models: ModelServer, settings: LazySettings, reader: None) -> ModelServer:
     valkey().flushdb()
-    rehearsed(etl_ocr_provider="local")
+    configure_stages(etl_ocr_provider="local")
     configure(settings, models)
     settings.ETL_POSTPROCESSORS = {"skip": "etl.postprocessors.skip.Skip", "llm": "etl.postprocessors.llm.Llm"}
     return models
@@ -288,7 +288,7 @@ def vision_rule(user: User) -> Any:
 def test_a_scan_without_text_is_read_by_the_model(real: ModelServer, alice: User, settings: LazySettings) -> None:
     """B40: OCR finds no text. The page images stay within the limit of pixels, and are stored like other images."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_vision_max_pixels": 200_000})
-    real.will(gives({"number": "INV-7", "total": 12.5}, found_on(1, "/number")))
+    real.enqueue(data_reply({"number": "INV-7", "total": 12.5}, found_on(1, "/number")))
     task = make_task(alice, content=hostile.printed("", ""), kind="pdf", rule=vision_rule(alice))
 
     with structlog.testing.capture_logs() as lines:
@@ -313,7 +313,7 @@ def test_a_scan_without_text_is_read_by_the_model(real: ModelServer, alice: User
 @pytest.mark.django_db(transaction=True)
 def test_an_empty_scan_fails_for_other_rules(real: ModelServer, alice: User) -> None:
     """B18, B40: even if the same scan was read for a rule whose model reads images."""
-    real.always(gives({"number": "INV-7", "total": 12.5}))
+    real.set_default(data_reply({"number": "INV-7", "total": 12.5}))
     seen = make_task(alice, content=hostile.printed(""), kind="pdf", rule=vision_rule(alice))
     assert run(seen) == [True, True]
 
@@ -354,7 +354,7 @@ def test_a_rule_is_tested_on_the_pages_of_a_document(
     real: ModelServer, alice: User, bob: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B40, B27: in the API and on the page. A worker renders the pages. Documents of other users are not found."""
-    real.always(gives({"number": "INV-7", "total": 12.5}, found_on(1, "/number", "/total")))
+    real.set_default(data_reply({"number": "INV-7", "total": 12.5}, found_on(1, "/number", "/total")))
     task = make_task(alice, content=hostile.printed("Invoice"), kind="pdf", rule=vision_rule(alice))
     run(task, Stage.OCR)
     monkeypatch.setattr(

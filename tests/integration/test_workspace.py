@@ -18,9 +18,9 @@ from etl.core import workspace
 from etl.core.errors import WorkspaceFull
 from etl.core.states import Stage
 from etl.maintenance import cleanup
-from tests import rehearsal
+from tests import scripted_stages
 from tests.integration.etl_factories import make_task
-from tests.integration.etl_rehearsal import Change, row_of, run, run_when_due, seen
+from tests.integration.stage_runs import ConfigureStages, row_of, run, run_when_due, seen
 
 PROJECT = Path(__file__).parents[2]
 HOLD = """
@@ -131,12 +131,14 @@ def test_a_folder_deleted_during_creation_is_created_again(cache: Path, monkeypa
 
 
 # ---- No space -------------------------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("rehearsed")
-def test_a_missing_work_folder_is_not_an_error_of_the_document(alice: User, rehearsed: Change, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("configure_stages")
+def test_a_missing_work_folder_is_not_an_error_of_the_document(
+    alice: User, configure_stages: ConfigureStages, tmp_path: Path
+) -> None:
     """B12: the stage is retried, the log names the setting, and the error of the task names the cause."""
     task = make_task(alice)
     (tmp_path / "file").touch()
-    rehearsed(etl_cache_dir=tmp_path / "file" / "documents")
+    configure_stages(etl_cache_dir=tmp_path / "file" / "documents")
     with structlog.testing.capture_logs() as lines:
         run(task, Stage.OCR)
     assert (seen(task).status, seen(task).attempts["ocr"]) == ("mineru_parsing", 1)
@@ -150,12 +152,12 @@ def test_a_missing_work_folder_is_not_an_error_of_the_document(alice: User, rehe
     assert error
     assert (error["code"], error["retryable"], error["detail"]) == ("ocr_failed", True, WorkspaceFull().detail)
 
-    rehearsed(etl_cache_dir=tmp_path)
+    configure_stages(etl_cache_dir=tmp_path)
     again = make_task(alice)
     assert run(again, Stage.OCR) == [True]
 
 
-@pytest.mark.usefixtures("rehearsed")
+@pytest.mark.usefixtures("configure_stages")
 def test_a_full_disk_is_not_an_error_of_the_document(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """B12: /dev/full refuses writes."""
     task = make_task(alice)
@@ -171,7 +173,7 @@ def test_a_full_disk_is_not_an_error_of_the_document(alice: User, monkeypatch: p
     assert [line["error"] for line in lines if line["event"] == "workspace_unusable"] == ["OSError (ENOSPC)"]
     monkeypatch.undo()
     assert run_when_due(task, Stage.OCR)
-    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
+    assert len(scripted_stages.calls(f"ocr-{task.pk}")) == 1
 
 
 def test_an_unusable_work_folder_is_reported_at_startup(cache: Path) -> None:

@@ -38,7 +38,7 @@ from tests.e2e.conftest import Workers
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule
 from tests.integration.llm_factories import INVOICE
-from tests.integration.openai_server import gives
+from tests.integration.openai_server import data_reply
 from tests.integration.staff import confirm, pages, select, staff  # noqa: F401 - fixtures
 from tests.operations.test_doctor import ALL_QUEUES, doctor, failed_checks
 from tests.operations.test_observability import FOLDER, Client, Prometheus
@@ -336,7 +336,7 @@ def test_the_model_server_is_down(
 ) -> None:
     rule = make_rule(alice, mode="llm", name="invoices", json_schema=INVOICE)
     with openai_server.running() as models:
-        models.always(openai_server.problem(503))
+        models.set_default(openai_server.problem(503))
         changes = {"ETL_LLM_BASE_URL": models.url, "ETL_LLM_MODEL": openai_server.MODEL}
         with drill(workers, alice, **changes, ETL_POSTPROCESS_MAX_ATTEMPTS="1") as installation:
             installation.start_clock()
@@ -348,7 +348,9 @@ def test_the_model_server_is_down(
             )
             assert set(installation.readiness().values()) == {"ok"}  # documents wait for the model, web does not
 
-            models.always(gives({"number": "INV-2024-17", "total": 1234.5}))  # Documents are stuck: bring it back,
+            models.set_default(
+                data_reply({"number": "INV-2024-17", "total": 1234.5})
+            )  # Documents are stuck: bring it back,
             failed = Task.objects.filter(status="failed")  # then retry from the admin's list of documents
             wait_until(lambda: failed.count() == len(tasks), limit=LIMIT)
             confirm(pages, select(pages, "retry_postprocess", *failed))

@@ -20,7 +20,7 @@ from django.db.models import Model
 from config.dev.stack.orphan_watchdog import PROJECT
 from config.platform.checks import is_pooled
 from exports.models import Chunk
-from tests.chaos.documents import ALL, code_of, rehearsed_rule, settle, submit
+from tests.chaos.documents import ALL, code_of, scripted_rule, settle, submit
 from tests.chaos.site import Site
 from tests.integration.receiver import receiver
 from tests.operations.pgbouncer import PgBouncer, running
@@ -71,7 +71,7 @@ def test_all_work_succeeds_through_two_sessions(pooled: Site, pgbouncer: PgBounc
             site.submit("A", "C", days=3, delivery="single"),
             site.submit("D", days=3, delivery="manifest"),
         ]
-        task = submit(site, "once:raise ProviderUnavailable\npost:wait 0.2", rule=rehearsed_rule(site))
+        task = submit(site, "once:raise ProviderUnavailable\npost:wait 0.2", rule=scripted_rule(site))
         with site.client.stream("GET", f"/exports/{jobs[0].pk}/events", timeout=60) as stream:
             for text in stream.iter_text():
                 events += text

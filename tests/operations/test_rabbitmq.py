@@ -20,7 +20,7 @@ from config.platform import broker
 from config.platform.http import health
 from exports.models import Chunk, Event, Job
 from tests.broker import broker_at
-from tests.chaos.documents import ALL, attempts, code_of, post_calls, rehearsed_rule, settle, submit
+from tests.chaos.documents import ALL, attempts, code_of, post_calls, scripted_rule, settle, submit
 from tests.chaos.proxy import Proxy
 from tests.chaos.site import QUEUES, Site, proxy_of, through
 from tests.operations.rabbitmq import RabbitMQ, running
@@ -73,7 +73,7 @@ def test_exports_and_documents_go_through_quorum_queues(on_rabbitmq: Site, rabbi
     site.start_worker(ALL)
     site.start_beat()
     site.start_web()
-    rule = rehearsed_rule(site)
+    rule = scripted_rule(site)
     job = site.submit("A", "B", days=3)
     task = submit(site, "Hello.", rule=rule)
     site.settle(job)
@@ -98,7 +98,7 @@ def test_countdowns_are_held_by_rabbitmq_and_not_by_a_worker(on_rabbitmq: Site) 
     site = on_rabbitmq
     site.start_worker("etl-ocr,etl-postprocess", children=1)
     site.start_web()
-    rule = rehearsed_rule(site)
+    rule = scripted_rule(site)
     site.wait_for_workers()
     tasks = [submit(site, "once:raise ProviderUnavailable\npost:once:raise LlmInvalidResponse", rule=rule)]
     settle(*tasks)
@@ -194,7 +194,7 @@ def test_lost_messages_cost_one_reaper_interval(on_rabbitmq: Site, rabbitmq: Rab
 def test_tripled_messages_change_nothing(on_rabbitmq: Site, rabbitmq: RabbitMQ) -> None:
     site = on_rabbitmq
     site.start_web()
-    rule = rehearsed_rule(site)
+    rule = scripted_rule(site)
     jobs = [site.submit("A", days=3), site.submit("B", days=2)]
     task = submit(site, "Hello.", rule=rule)
     wait_until(lambda: rabbitmq.queued("exports") >= 5 and rabbitmq.queued("etl-ocr"))
@@ -260,7 +260,7 @@ def test_a_rabbitmq_outage_blocks_no_request(on_rabbitmq: Site, wire: Proxy, fau
     worker = site.start_worker(ALL)
     site.start_beat()
     site.start_web()
-    rule = rehearsed_rule(site)
+    rule = scripted_rule(site)
     running = site.submit("SLOW")
     site.wait_for_call()
 

@@ -22,7 +22,7 @@ from config.ops.doctor.findings import Level
 from config.platform import broker
 from config.platform.http import health
 from tests import servers
-from tests.chaos.documents import ALL, code_of, rehearsed_rule, settle, submit
+from tests.chaos.documents import ALL, code_of, scripted_rule, settle, submit
 from tests.chaos.site import Site
 from tests.operations.stunnel import Authority, Stunnel
 
@@ -70,7 +70,7 @@ def test_exports_and_documents_work_over_redis_tls(
     site.start_worker(ALL)
     site.start_beat()
     job = site.submit("A", "B", days=2)
-    task = submit(site, "once:raise ProviderUnavailable\npost:wait 0.1", rule=rehearsed_rule(site))
+    task = submit(site, "once:raise ProviderUnavailable\npost:wait 0.1", rule=scripted_rule(site))
     site.settle(job)
     settle(task)
 

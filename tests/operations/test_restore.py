@@ -25,8 +25,8 @@ from etl.models import Task
 from etl.pipeline import artifacts
 from exports.delivery import receipts
 from exports.models import Chunk, Delivery, File, Job, Link, Receipt, Watermark
-from tests import rehearsal
-from tests.chaos.documents import BOTH_QUEUES, markdown_of, ocr_calls, post_calls, rehearsed_rule, settle, submit
+from tests import scripted_stages
+from tests.chaos.documents import BOTH_QUEUES, markdown_of, ocr_calls, post_calls, scripted_rule, settle, submit
 from tests.chaos.site import QUEUES, Site
 from tests.docs.blocks import blocks_of
 from tests.e2e.test_streams import Client
@@ -132,7 +132,7 @@ class RestoreScenario:
 
     def __init__(self, site: Site, receiving: Any) -> None:
         self.site, self.receiving = site, receiving
-        self.rule = rehearsed_rule(site)
+        self.rule = scripted_rule(site)
         self.other_rule = make_rule(site.owner, name="other")
 
     def run_before_backup(self) -> None:
@@ -176,7 +176,7 @@ class RestoreScenario:
         site = self.site
         with event_stream(site, self.half) as client:
             site.points.release("about to commit")
-            rehearsal.allow(f"go-{self.rule.name}")
+            scripted_stages.allow(f"go-{self.rule.name}")
             site.start_beat()
             self.last_event_id = list(client)[-1].id
         assert site.client.get(self.link).status_code == 302
@@ -311,7 +311,7 @@ def test_a_document_never_gets_the_text_of_a_lost_one(site: Site, *, is_redis_lo
     run(site, "pg_dump")
     lost = submit(site, "A secret of another document.")
     settle(lost)
-    (rehearsal.folder() / f"ocr-{lost.pk}").unlink()  # or the invariants count its calls as the next document's
+    (scripted_stages.folder() / f"ocr-{lost.pk}").unlink()  # or the invariants count its calls as the next document's
     stop_all(site)
     recreate_database(site)
     run(site, "pg_restore")

@@ -20,8 +20,8 @@ from rest_framework.test import APIClient
 from config.platform import storage
 from etl.models import Task
 from exports.models import Webhook
-from tests.integration.conftest import rehearsed  # noqa: F401 - a fixture
-from tests.integration.etl_rehearsal import Change, run
+from tests.integration.conftest import configure_stages  # noqa: F401 - a fixture
+from tests.integration.stage_runs import ConfigureStages, run
 from tests.security.conftest import RULE_VALUES, browser_of
 from tests.unit.test_logs import _restore_logging, configure  # noqa: F401 - a fixture
 
@@ -80,7 +80,7 @@ def submit_documents(api: APIClient) -> set[str]:
 
 def test_logs_contain_no_private_data(
     log: StringIO,
-    rehearsed: Change,  # noqa: F811
+    configure_stages: ConfigureStages,  # noqa: F811
     alice: User,
     api: APIClient,
 ) -> None:

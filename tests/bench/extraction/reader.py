@@ -22,7 +22,7 @@ from tests.bench.extraction.documents import ROWS, Schema
 from tests.bench.extraction.model_request import ModelRequest
 from tests.bench.extraction.reading import Found, Item, Reading
 from tests.integration import openai_server
-from tests.integration.openai_server import ModelServer, Reply, Request, problem, says
+from tests.integration.openai_server import ModelServer, Reply, Request, problem, text_reply
 
 RATES = {"perfect": 0.0, "sloppy-2": 0.02, "sloppy-10": 0.1, "forgetful": 0.02}
 REMEMBERED = 10  # items that the mode `forgetful` returns in a repair
@@ -57,7 +57,7 @@ class Ledger:
 def serving() -> Iterator[tuple[ModelServer, Ledger]]:
     ledger = Ledger()
     with openai_server.running() as server:
-        server.always(lambda request: reply(request, ledger, server))
+        server.set_default(lambda request: reply(request, ledger, server))
         yield server, ledger
 
 
@@ -75,7 +75,7 @@ def reply(request: Request, ledger: Ledger, server: ModelServer) -> Reply:
     except Exception as error:
         ledger.unknown.append(f"{type(error).__name__} in {parsed.run}")
         raise
-    return says(text, usage=(tokens, len(text.encode()) // 4))
+    return text_reply(text, usage=(tokens, len(text.encode()) // 4))
 
 
 # ---- Responses ------------------------------------------------------------------------------------------------------

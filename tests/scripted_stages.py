@@ -31,7 +31,7 @@ from rules.library.content import RuleContent
 
 def folder() -> Path:
     """Return the folder of the records of calls, and of the files that `until` waits for."""
-    path: Path = settings.SLUICE.etl_cache_dir / "rehearsal"
+    path: Path = settings.SLUICE.etl_cache_dir / "scripted_stages"
     path.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -106,12 +106,12 @@ ACTS: dict[str, Any] = {
     "spend": spend,
     "remember": lambda context, name: context.record_provider_task(name),
     "page": lambda context, done, total: context.progress(int(done), int(total)),
-    "warn": lambda context, code: context.warn(code, "As rehearsed."),
+    "warn": lambda context, code: context.warn(code, "As scripted."),
 }
 
 
 class Provider(OCRProvider):
-    name = "rehearsed"
+    name = "scripted"
     formats = frozenset({DocumentFormat.TEXT, DocumentFormat.MARKDOWN})
 
     def convert(self, document: Document, *, context: StageContext) -> OCRResult:
@@ -127,7 +127,7 @@ class Provider(OCRProvider):
             markdown=markdown,
             pages=(Page(number=1, start=0, end=len(markdown), method="text"),),
             provider=self.name,
-            provider_task_id=context.provider_task_id or "rehearsed-1",
+            provider_task_id=context.provider_task_id or "scripted-1",
             metadata={"pages": 1, "duration_ms": 1, "version": "1"},
         )
 
@@ -141,4 +141,4 @@ class Processor(PostProcessor):
         before = note(f"post-{rule.name}")
         perform(ocr.markdown, context, role="post", before=before)
         context.progress(1, 1)
-        return Processed(data={"characters": len(ocr.markdown)}, strategy="rehearsed", model="none")
+        return Processed(data={"characters": len(ocr.markdown)}, strategy="scripted", model="none")

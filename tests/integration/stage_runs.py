@@ -14,7 +14,7 @@ from etl.pipeline import execution
 from etl.runstate import RunState
 from tests.broker import valkey
 
-Change = Callable[..., None]  # the value of the fixture `rehearsed`
+ConfigureStages = Callable[..., None]  # the value of the fixture `configure_stages`
 
 
 def seen(task: Task) -> RunState:
