@@ -42,7 +42,7 @@ def fan_out_batch() -> tuple[int, int]:
     """Add the deliveries of a batch of new events. Return the numbers of events and deliveries."""
     with transaction.atomic():
         # Parallel workers share the events: a row that another one has locked is skipped.
-        events = list(Event.objects.without_deliveries().order_by("at").select_for_update(skip_locked=True)[:BATCH])
+        events = list(Event.objects.awaiting_fan_out().order_by("at").select_for_update(skip_locked=True)[:BATCH])
         return len(events), add_all(events)
 
 
@@ -51,7 +51,7 @@ def fan_out_job(job_id: UUID) -> int:
 
     Deliveries contain the current state of the job: after a retry, the delivery of a failure would say `running`.
     """
-    return add_all(list(Event.objects.without_deliveries().filter(job_id=job_id).order_by("seq").select_for_update()))
+    return add_all(list(Event.objects.awaiting_fan_out().filter(job_id=job_id).order_by("seq").select_for_update()))
 
 
 def add_all(events: Collection[Event]) -> int:
@@ -81,6 +81,6 @@ def add(event: Event, job: Job) -> int:
 
 def wake_for_due() -> None:
     """Wake workers for events without deliveries, and for deliveries that are due."""
-    waiting = len(Event.objects.without_deliveries().values_list("seq")[:1]) + outbox.due(limit=FEW)
+    waiting = len(Event.objects.awaiting_fan_out().values_list("seq")[:1]) + outbox.due(limit=FEW)
     if waiting:
         wake_senders(waiting=waiting, again=True)

@@ -56,7 +56,7 @@ def purge_batch() -> int:
     schedule is kept if the schedule exports the days since its last success.
     """
     before = Now() - timedelta(days=settings.SLUICE.export_job_retention_days)
-    settled = ~Exists(Event.objects.without_deliveries().filter(job=OuterRef("pk")))
+    settled = ~Exists(Event.objects.awaiting_fan_out().filter(job=OuterRef("pk")))
     newer = Job.objects.filter(
         schedule_id=OuterRef("schedule_id"), status=JobStatus.SUCCESS, created_at__gt=OuterRef("created_at")
     )
@@ -115,7 +115,7 @@ def delete_batch_of_events() -> int:
             events__told_at__isnull=False,
             finished_at__lt=Now() - EVENTS_KEPT,
         )
-        .exclude(Exists(Event.objects.without_deliveries().filter(job=OuterRef("pk"))))
+        .exclude(Exists(Event.objects.awaiting_fan_out().filter(job=OuterRef("pk"))))
         .order_by("events__at")
     )
     with transaction.atomic():

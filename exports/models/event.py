@@ -4,13 +4,13 @@ from django.db.models.functions import Now
 
 from exports.core.states import JOB_ENDED
 
-ENDS = Q(kind="status", status__in=sorted(JOB_ENDED))
+IS_FINAL = Q(kind="status", status__in=sorted(JOB_ENDED))
 
 
 class EventQuerySet(models.QuerySet["Event"]):
-    def without_deliveries(self) -> "EventQuerySet":
+    def awaiting_fan_out(self) -> "EventQuerySet":
         """Return the final events of jobs whose webhook deliveries have not been created yet."""
-        return self.filter(ENDS, told_at=None)
+        return self.filter(IS_FINAL, told_at=None)
 
 
 class Event(models.Model):
@@ -45,10 +45,10 @@ class Event(models.Model):
             models.Index(
                 fields=["at"],
                 name="exports_event_untold",
-                condition=ENDS & Q(told_at__isnull=True),
+                condition=IS_FINAL & Q(told_at__isnull=True),
             ),
             # For the sweep, to find exports that ended long ago and still have events.
-            models.Index(fields=["at"], name="exports_event_ends", condition=ENDS & Q(told_at__isnull=False)),
+            models.Index(fields=["at"], name="exports_event_ends", condition=IS_FINAL & Q(told_at__isnull=False)),
         ]
 
     def __str__(self) -> str:

@@ -137,7 +137,7 @@ def nothing_is_leased() -> bool:
 
 
 def all_deliveries_ended() -> bool:
-    return not (Delivery.objects.filter(status="pending").exists() or Event.objects.without_deliveries().exists())
+    return not (Delivery.objects.filter(status="pending").exists() or Event.objects.awaiting_fan_out().exists())
 
 
 def no_upload_is_open() -> bool:

@@ -169,7 +169,7 @@ def test_only_subscribed_events_of_own_jobs_are_sent(
     work()
 
     assert [(str(each.webhook_id), each.job_id) for each in Delivery.objects.all()] == [(on["id"], late.pk)]
-    assert not Event.objects.without_deliveries().exists()
+    assert not Event.objects.awaiting_fan_out().exists()
 
 
 def test_each_end_is_sent_to_each_webhook_once_by_concurrent_workers(

@@ -1,4 +1,4 @@
-"""Conversion of Word, PowerPoint, OpenDocument, and HTML documents with docling, without its models.
+"""Conversion of Word, PowerPoint, OpenDocument, and HTML documents with docling's parsers, without its ML models.
 
 docling receives only content that `parts` or `web` has checked. They also insert marks for content that docling does
 not preserve: page breaks, hidden text, and large pictures.
@@ -38,7 +38,7 @@ BACKENDS: dict[DocumentFormat, type[DeclarativeDocumentBackend]] = {
 # Formats in which docling returns a group for each page, such as a slide or sheet.
 PAGED = frozenset({DocumentFormat.PPTX, DocumentFormat.ODP, DocumentFormat.ODS})
 LAYERS = {ContentLayer.BODY, ContentLayer.FURNITURE, ContentLayer.INVISIBLE}
-MARGINS = {ContentLayer.FURNITURE}  # headers, footers, and footnotes
+FURNITURE_LAYERS = {ContentLayer.FURNITURE}  # headers, footers, and footnotes
 OPTIONS = MarkdownParams(
     layers=LAYERS, image_placeholder="", escape_underscores=False, escape_html=False, include_formatting=False,
     include_hyperlinks=False, compact_tables=True, indent=2, include_picture_classification=False,
@@ -47,13 +47,13 @@ OPTIONS = MarkdownParams(
 # By default, docling treats the text above the first heading of HTML as a page header.
 WHOLE_PAGE = HTMLBackendOptions.model_validate({"infer_furniture": False})
 SHEET = "sheet: "  # before the name of a sheet
-NOTES = "Speaker notes"
-NOTE = re.compile(r"(\[\^\w+\]):")  # the label of a footnote, inserted by `parts`
-BEFORE_TEXT = re.compile(rf"^([\s#>|*-]*(?:[\d.]+\)?\s+)?){PAGE_BREAK}")
+SPEAKER_NOTES_HEADING = "Speaker notes"
+FOOTNOTE_LABEL = re.compile(r"(\[\^\w+\]):")  # the label of a footnote, inserted by `parts`
+BREAK_AFTER_PREFIX = re.compile(rf"^([\s#>|*-]*(?:[\d.]+\)?\s+)?){PAGE_BREAK}")
 STRUCK_TEXT = re.compile(f"{STRUCK}([^{STRUCK_END}]*){STRUCK_END}")
 ADJACENT_STRIKES = re.compile(f"{STRUCK_END}([ \\t]*){STRUCK}")
 STRUCK_LINE = re.compile(rf"[^\s{PAGE_BREAK}](?:[^\n{PAGE_BREAK}]*[^\s{PAGE_BREAK}])?")
-RULE = re.compile(r"^\|(?:[ :]*-+[ :]*\|)+$", re.MULTILINE)
+DELIMITER_ROW = re.compile(r"^\|(?:[ :]*-+[ :]*\|)+$", re.MULTILINE)
 
 
 def convert(kind: DocumentFormat, content: bytes) -> DoclingDocument:
@@ -87,11 +87,13 @@ class Pages:
         return [page(text) for text in split(strike(self.flow(children)))]
 
     def flow(self, children: Iterable[Any]) -> str:
-        """Return the text of a document, with its headers first, and its footers and notes last."""
-        body = MarkdownDocSerializer(doc=self.document, params=OPTIONS.model_copy(update={"layers": LAYERS - MARGINS}))
+        """Return the text of a document, with its headers first, and its footers and footnotes last."""
+        body = MarkdownDocSerializer(
+            doc=self.document, params=OPTIONS.model_copy(update={"layers": LAYERS - FURNITURE_LAYERS})
+        )
         margins: dict[str, bool] = {}
         for each in children:
-            if each.content_layer in MARGINS and re.search(r"[^\W\d_]", text := self.text(each)):
+            if each.content_layer in FURNITURE_LAYERS and re.search(r"[^\W\d_]", text := self.text(each)):
                 margins[text] = getattr(each, "name", "") == "page header"
         before = (text for text, is_header in margins.items() if is_header)
         after = (text for text, is_header in margins.items() if not is_header)
@@ -109,7 +111,7 @@ class Pages:
             for each, _ in self.document.iterate_items(group, included_content_layers={ContentLayer.NOTES})
             if (text := str(getattr(each, "text", "")))
         ]
-        blocks += [markdown.heading(3, NOTES), *notes] if notes else []
+        blocks += [markdown.heading(3, SPEAKER_NOTES_HEADING), *notes] if notes else []
         return markdown.join(blocks)
 
     def text(self, item: Any) -> str:
@@ -145,7 +147,7 @@ def page(text: str) -> OfficePage:
     for mark in MARKS.values():
         text = text.replace(mark, "")
     text = re.sub(r" +$", "", text.replace("&#124;", "\\|"), flags=re.MULTILINE)
-    text = RULE.sub(lambda rule: re.sub("-+", "---", rule[0]), text)
+    text = DELIMITER_ROW.sub(lambda rule: re.sub("-+", "---", rule[0]), text)
     return OfficePage(text=re.sub(r"\n{3,}", "\n\n", text).strip("\n"), warnings=warnings)
 
 
@@ -153,7 +155,7 @@ def page(text: str) -> OfficePage:
 def split(text: str) -> list[str]:
     """Split a text into pages. Each footnote goes to the page with its reference."""
     lines = text.split("\n")
-    labels = ((line, NOTE.match(line)) for line in lines)
+    labels = ((line, FOOTNOTE_LABEL.match(line)) for line in lines)
     notes = {line: label[1] for line, label in labels if label}
     found = list(split_pages(line for line in lines if line not in notes))
     for line, label in notes.items():
@@ -170,7 +172,7 @@ def split_pages(lines: Iterable[str]) -> Iterator[str]:
         is_row = line.startswith("|")
         if not is_row:
             head = []
-        elif page_lines and RULE.fullmatch(line):
+        elif page_lines and DELIMITER_ROW.fullmatch(line):
             head = [page_lines[-1], line]
         first, *others = split_at_breaks(line, head) if PAGE_BREAK in line else [line]
         page_lines.append(first)
@@ -186,4 +188,4 @@ def split_at_breaks(line: str, head: list[str]) -> list[str]:
     """Split a line at its page breaks. A table row moves to the next page. Markdown prefixes stay with their text."""
     if line.startswith("|"):
         return ["", "\n".join([*head, line.replace(PAGE_BREAK, "")])]
-    return BEFORE_TEXT.sub(rf"{PAGE_BREAK}\1", line).split(PAGE_BREAK)
+    return BREAK_AFTER_PREFIX.sub(rf"{PAGE_BREAK}\1", line).split(PAGE_BREAK)

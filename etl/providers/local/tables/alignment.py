@@ -9,7 +9,7 @@ from statistics import median
 
 from etl.providers.local.boxes import Area, Box, Row
 from etl.providers.local.tables.columns import MIN_COLUMNS, MIN_ITEM_NUMBERS, NUMBER
-from etl.providers.local.tables.rows import MIN_ITEM, TIGHT
+from etl.providers.local.tables.rows import MIN_ITEM_COLUMNS, TIGHT
 from etl.providers.local.tables.table import MIN_ROWS
 
 Span = tuple[float, float]
@@ -18,8 +18,7 @@ MIN_ROWS_OF_TWO_COLUMNS = 3
 # Maximum gap between rows of a table, as a multiple of the type size, and maximum consecutive rows that do not fit.
 MAX_ROW_GAP, MAX_PENDING = 3.0, 4
 MAX_HEAD_GAP = 1.0  # maximum gap above a table to a row of column heads, in type sizes
-# Minimum median length of the cells in a column of prose.
-PROSE_LETTERS = 28
+MIN_PROSE_LENGTH = 28  # minimum median length of the cells in a column of prose, in characters
 AMOUNT = re.compile(r"[-–−]?\s?(?:[€$£¥]|[A-Z]{3})?\s?\d[\d.,'’ ]*[.,]\d{2}\s?(?:[€$£¥]|[A-Z]{3})?")
 LIST_MARK = re.compile(r"(?:\(?\w{1,3}[.)]|[•‣◦▪●∙·–-])")
 
@@ -38,13 +37,13 @@ class AlignedRows:
             max(box.x1 for box in boxes), max(box.y1 for box in boxes),
         )  # fmt: skip
 
-    def usual_gap(self) -> float:
+    def max_inner_gap(self) -> float:
         """Return the gap above which a row with one cell is the heading of another table."""
         gaps = [vertical_gap(above, row) for above, row in pairwise(self.rows)]
         return 1.5 * max(0.0, median(gaps)) + 0.5 * type_size(self.rows[-1]) if len(gaps) > 1 else float("inf")
 
     def has_amounts(self) -> bool:
-        """Return whether each row ends with an amount in the last column, unlike prose."""
+        """Return whether each row with several cells ends with an amount in the last column, unlike prose."""
         full = [row for row in self.rows if len(row) > 1]
         return len(full) >= MIN_ROWS_OF_TWO_COLUMNS and all(
             is_in(row[-1], self.columns[-1]) and AMOUNT.fullmatch(row[-1].text) for row in full
@@ -52,16 +51,18 @@ class AlignedRows:
 
     def is_table(self) -> bool:
         full = [row for row in self.rows if len(row) > 1]
-        width = len(self.columns)
+        column_count = len(self.columns)
         if len(full) == 1:
             return is_item(full[0])
-        if width < MIN_COLUMNS or len(full) < (MIN_ROWS_OF_TWO_COLUMNS if width == MIN_COLUMNS else MIN_ROWS):
+        if column_count < MIN_COLUMNS or len(full) < (
+            MIN_ROWS_OF_TWO_COLUMNS if column_count == MIN_COLUMNS else MIN_ROWS
+        ):
             return False
         cells = [[box.text for row in full for box in row if is_in(box, span)] for span in self.columns]
-        prose = sum(bool(column) and median(map(len, column)) >= PROSE_LETTERS for column in cells)
-        if prose > 1 or (prose == width - 1 and width > 1 and not has_numbers(cells)):
+        prose = sum(bool(column) and median(map(len, column)) >= MIN_PROSE_LENGTH for column in cells)
+        if prose > 1 or (prose == column_count - 1 and not has_numbers(cells)):
             return False
-        if width > MIN_COLUMNS:
+        if column_count > MIN_COLUMNS:
             return True
         if all(LIST_MARK.fullmatch(text) for text in cells[0]):
             return False
@@ -71,7 +72,9 @@ class AlignedRows:
 def is_item(row: Row) -> bool:
     """Return whether a row is an item of an invoice: text, several numbers, and an amount at the end."""
     numbers = sum(bool(NUMBER.fullmatch(cell.text)) for cell in row)
-    return len(row) >= MIN_ITEM and MIN_ITEM_NUMBERS <= numbers < len(row) and bool(AMOUNT.fullmatch(row[-1].text))
+    return (
+        len(row) >= MIN_ITEM_COLUMNS and MIN_ITEM_NUMBERS <= numbers < len(row) and bool(AMOUNT.fullmatch(row[-1].text))
+    )
 
 
 def has_numbers(columns: Sequence[list[str]]) -> bool:
@@ -110,7 +113,7 @@ def align_from(rows: list[Row], start: int) -> tuple[AlignedRows, int]:
     for index in range(start, len(rows)):
         row = rows[index]
         gap = vertical_gap(above, row)
-        if gap > MAX_ROW_GAP * type_size(above) or (len(row) == 1 and found.rows and gap > found.usual_gap()):
+        if gap > MAX_ROW_GAP * type_size(above) or (len(row) == 1 and found.rows and gap > found.max_inner_gap()):
             break
         above = row
         cells = [(box.x0, box.x1) for box in row]
@@ -145,7 +148,7 @@ def extend(found: AlignedRows, rows: list[Row], *, step: int) -> int:
 
 
 def fits(row: Row, columns: list[Span], size: float) -> bool:
-    """Return whether a row fits into the width of a table, and a single cell is in one column."""
+    """Return whether a row fits into the width of a table. A single cell must be in one column, and narrow."""
     left, right = columns[0][0] - 2 * size, columns[-1][1] + 2 * size
     if row[0].x0 < left or row[-1].x1 > right:
         return False

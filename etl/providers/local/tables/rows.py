@@ -17,7 +17,7 @@ TIGHT = 0.7  # maximum gap between lines of a cell, in type sizes
 MAX_HEAD_LINES = 5
 MORE_SPACE = 1.2  # minimum gap above a row, as a multiple of the gaps between its lines
 MAX_LEADING = 1.5  # maximum line spacing in a table with a single row, in type sizes
-MIN_ITEM = 4  # minimum columns of an item
+MIN_ITEM_COLUMNS = 4  # minimum columns of an item
 FULL_ITEM = 0.7  # minimum share of the columns that an item fills
 # If more than this share of rows has text in the first column, a line without it continues the row above.
 FIRST_COLUMN_FILLED = 0.7
@@ -180,7 +180,7 @@ def number_columns(baseline: Baseline) -> set[int]:
 
 
 def is_item(baseline: Baseline) -> bool:
-    return len(baseline.columns) >= MIN_ITEM and len(number_columns(baseline)) >= MIN_ITEM_NUMBERS
+    return len(baseline.columns) >= MIN_ITEM_COLUMNS and len(number_columns(baseline)) >= MIN_ITEM_NUMBERS
 
 
 def numeric_columns(baselines: list[Baseline], width: int) -> set[int]:
