@@ -23,6 +23,7 @@ from config.platform.http.audit import CHANGES, OPENS_DATA
 from config.platform.http.paging import chosen
 from config.platform.http.problems import NotFound, require_first
 from config.platform.http.request_context import request_id
+from config.platform.plurals import counted
 from config.platform.ui.base import Action, Listing, api_request, is_htmx, segments, validated
 from config.platform.ui.templatetags.pages import size
 from etl.api import batch_results
@@ -101,7 +102,7 @@ class SubmittedBatch(SubmissionPage, BatchListPage):
         batch = submit(self.request, self.user)
         messages.success(
             self.request,
-            f"{batch.total:,} document{'' if batch.total == 1 else 's'} uploaded. This page shows their progress.",
+            f"{counted(batch.total, 'document')} uploaded. This page shows their progress.",
         )
         return redirect("batch", batch_id=batch.pk)
 
@@ -230,13 +231,13 @@ class BatchAction(Action):
 class CancelBatch(BatchAction):
     def act(self, *, batch_id: int) -> str:
         number = batch_actions.cancel(self.batch(batch_id), is_forced="force" in self.request.POST)
-        return f"{number:,} document{'' if number == 1 else 's'} cancelled."
+        return f"{counted(number, 'document')} cancelled."
 
 
 class RetryBatch(BatchAction):
     def act(self, *, batch_id: int) -> str:
         number = batch_actions.retry(self.batch(batch_id))
-        return f"{number:,} document{'' if number == 1 else 's'} queued again."
+        return f"{counted(number, 'document')} queued again."
 
 
 class BatchResultsDownload(DocumentsPage):

@@ -8,6 +8,7 @@ from typing import Any
 from django.conf import settings
 
 from config.platform.durations import duration, precise
+from config.platform.plurals import counted
 from config.platform.ui.templatetags.pages import count
 from etl import runstate
 from etl.core.states import Stage, Status
@@ -53,7 +54,7 @@ def parsing_step(state: RunState) -> ProgressStep:
     if tone == "now":
         set_time(step, state)
         step.percent = percent_of(state, 0)
-        step.note = waiting_note(state) or counted(state, "Page") or "Reading text and recognizing pages."
+        step.note = waiting_note(state) or progress_of(state, "Page") or "Reading text and recognizing pages."
     return step
 
 
@@ -65,7 +66,7 @@ def extraction_step(state: RunState, rule: str) -> ProgressStep:
     if tone == "now":
         set_time(step, state)
         step.percent = percent_of(state, runstate.HALF)
-        step.note = waiting_note(state) or counted(state, "Part") or "Applying the rule."
+        step.note = waiting_note(state) or progress_of(state, "Part") or "Applying the rule."
     return step
 
 
@@ -113,7 +114,7 @@ def percent_of(state: RunState, beginning: int) -> int:
     return min(max((state.progress - beginning) * 2, 0), 100)
 
 
-def counted(state: RunState, word: str) -> str:
+def progress_of(state: RunState, word: str) -> str:
     """Return the progress in pages or parts, such as `Page 3 of 10.`, if the provider reports it."""
     done, _, total = state.step.partition("/")
     return f"{word} {int(done):,} of {int(total):,}." if done.isdecimal() and total.isdecimal() else ""
@@ -140,7 +141,7 @@ def facts_of_parsing(state: RunState) -> list[tuple[str, str]]:
 
 def recognized(ocr: dict[str, Any]) -> str:
     number = ocr.get("ocr_pages")
-    return f"{number:,} page{'' if number == 1 else 's'}" if isinstance(number, int) and number else ""
+    return counted(number, "page") if isinstance(number, int) and number else ""
 
 
 def duration_of(ocr: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from config.platform import exact_json
 from config.platform.http.paging import whole_number
 from config.platform.http.pointers import join, tokens, unescaped
 from config.platform.http.problems import NotFound
+from config.platform.plurals import counted
 from etl.pages.explanations import MATCHES, Explanation, of_match
 from etl.postprocessors.citations.levels import COMPUTED, CORRECTED, EXACT, NORMALIZED, NOT_FOUND
 
@@ -46,8 +47,7 @@ class Node:
 
     @property
     def counted(self) -> str:
-        word = "field" if self.kind == "object" else "item"
-        return f"{self.size:,} {word}" + ("" if self.size == 1 else "s")
+        return counted(self.size, "field" if self.kind == "object" else "item")
 
     @property
     def is_sure(self) -> bool:

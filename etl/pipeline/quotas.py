@@ -17,6 +17,7 @@ from django.db.models.functions import Now
 from config.platform.db import sql
 from config.platform.http import quotas
 from config.platform.http.quotas import left
+from config.platform.plurals import counted
 from etl.core import metrics
 from etl.models import Upload, Usage
 
@@ -89,7 +90,7 @@ def check(user_id: int, *, size: int, uploads: Sequence[str] = (), count: int = 
     if quota.documents + count > quota.daily_documents:
         rest = left(quota.daily_documents, quota.documents)
         reason = f"This needs {count:,} documents, and {rest:,} of today's {quota.daily_documents:,} are left"
-        limit = f"{quota.daily_documents:,} document{'' if quota.daily_documents == 1 else 's'}"
+        limit = counted(quota.daily_documents, "document")
         refuse(reason if count > 1 else f"You have reached your daily limit of {limit}")
     if quota.bytes + size > quota.daily_bytes:
         rest = left(quota.daily_bytes, quota.bytes)

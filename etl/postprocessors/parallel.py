@@ -2,7 +2,7 @@
 
 Each call runs in a thread, with its own part of the stage's context. After a failure, no further call is started.
 Calls in progress are awaited, because they cost money and the next attempt can use their responses. If the worker shuts
-down or loses its lease, the calls are told to stop and are not awaited. Each call checks its context before it waits
+down or loses its lease, the calls are cancelled and not awaited. Each call checks its context before it waits
 for the network.
 """
 

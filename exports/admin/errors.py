@@ -7,7 +7,7 @@ def title_of(code: str) -> str:
     return EXPLANATIONS.get(code, (code, ""))[0]
 
 
-# For codes whose explanation tells clients to ask staff.
+# Explanations for staff, of codes whose explanation for clients is to contact staff.
 FOR_STAFF = {
     "EXPORT_SOURCE_TIMEOUT": "Every attempt exceeded the dataset's statement timeout. Raise the timeout, or check in "
     "the source database what the function waits for.",

@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from config.platform import wakeups
 from config.platform.admin import overview, workers
-from config.platform.admin.display import counted, list_url, number, page_of, size
+from config.platform.admin.display import list_url, number, page_of, size
 from config.platform.admin.overview import (
     MAX_ROWS,
     Chart,
@@ -26,6 +26,7 @@ from config.platform.admin.overview import (
 )
 from config.platform.db import clock, sql
 from config.platform.durations import duration
+from config.platform.plurals import counted
 from config.platform.ui.templatetags.pages import age
 from config.platform.webhooks.sender import DISABLE_ATTEMPTS, DISABLE_SECONDS
 from exports.admin.errors import title_of

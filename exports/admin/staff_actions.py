@@ -14,10 +14,11 @@ from config.platform.admin.confirmed_actions import (
     naming_owners_quota,
     only_if_status,
 )
-from config.platform.admin.display import counted, short
+from config.platform.admin.display import short
 from config.platform.db import clock
 from config.platform.http.idempotency import Idempotency, fingerprint
 from config.platform.http.problems import Problem
+from config.platform.plurals import counted
 from exports.core.states import JOB_ACTIVE, ChunkStatus, JobStatus
 from exports.delivery import links, receipts
 from exports.delivery.links import ClientBinding

@@ -153,8 +153,8 @@ GET: dict[str, Any] = {
     "summary": "Get an export",
     "description": """Returns 200 for every export that exists, whatever its `status`. While the export is active, poll
 again after `Retry-After` seconds, or subscribe to `GET /exports/{jobId}/events` instead. After `success`, `receipt`
-contains the download link. After `failed`, `error` contains the cause, and `retryable` in it tells
-whether `POST …/retry` may succeed. Staff can read every export, but not its link.""",
+contains the download link. After `failed`, `error` contains the cause. If its
+`retryable` is true, `POST …/retry` may succeed. Staff can read every export, but not its link.""",
     "parameters": [retry_after(200, "job")],
     "examples": [
         response_example("Running", examples.RUNNING),

@@ -1,4 +1,4 @@
-"""Errors of chunks and jobs. Each has a code, and a flag that tells whether another attempt can help.
+"""Errors of chunks and jobs. Each has a code, and `retryable`: whether another attempt can help.
 
 Clients and logs see the code, the detail (such as an SQLSTATE), and the explanations below. The message of the source
 database may quote rows: it is stored with the chunk and never logged. Staff can read it, and owners if the dataset

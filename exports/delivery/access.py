@@ -46,7 +46,7 @@ def has_access(job_id: UUID, user_id: int, dataset_id: int) -> bool:
 
 
 def message_check(job: Job, user_id: int | None) -> Callable[[str], bool]:
-    """Return a function that tells, for the key of a chunk, whether a user may see the source's error message.
+    """Return a predicate of a chunk's key: whether the user may see the source's error message.
 
     Owners may if the dataset shows errors. Staff can only see the message in the admin, which records the access.
     """

@@ -12,6 +12,7 @@ from django.conf import settings
 
 from config.platform.db import sql
 from config.platform.http import quotas
+from config.platform.plurals import counted
 from exports.core import metrics
 
 
@@ -108,11 +109,8 @@ def values(user_id: int) -> dict[str, Any]:
 def exceeded(quota: Quota, *, jobs: int, chunks: int) -> QuotaExceeded:
     """Return the problem with the requested and the remaining number."""
     if jobs and quota.jobs + jobs > quota.daily_jobs:
-        reason = (
-            f"You have reached your daily limit of {quota.daily_jobs:,} export{'' if quota.daily_jobs == 1 else 's'}"
-        )
+        reason = f"You have reached your daily limit of {counted(quota.daily_jobs, 'export')}"
     else:
         left = quotas.left(quota.daily_chunks, quota.chunks)
-        requested = f"{chunks:,} chunk{'' if chunks == 1 else 's'}"
-        reason = f"This needs {requested}, and {left:,} of today's {quota.daily_chunks:,} are left"
+        reason = f"This needs {counted(chunks, 'chunk')}, and {left:,} of today's {quota.daily_chunks:,} are left"
     return QuotaExceeded.of_day(reason)

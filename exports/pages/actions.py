@@ -11,6 +11,7 @@ from config.platform.http.audit import OPENS_DATA
 from config.platform.http.idempotency import Idempotency
 from config.platform.http.problems import NotFound
 from config.platform.http.serializers import as_day
+from config.platform.plurals import counted
 from config.platform.ui.base import Action, RateLimitedView, api_request, uuid_of
 from exports.api import downloads, rates, views
 from exports.delivery import chunk_files, links, receipts
@@ -35,7 +36,7 @@ class JobAction(Action):
 class CancelExport(JobAction):
     def act(self, *, job_id: UUID) -> str:
         chunks = actions.cancel(self.job(job_id))
-        unfinished = f"{chunks:,} unfinished chunk{'' if chunks == 1 else 's'}"
+        unfinished = counted(chunks, "unfinished chunk")
         return f"Export cancelled with {unfinished}. Finished files stay available for reuse."
 
 
@@ -44,7 +45,7 @@ class RetryExport(JobAction):
         chunks = actions.retry(self.job(job_id))
         if not chunks:
             return "Retrying the delivery."
-        return f"{chunks:,} failed chunk{'' if chunks == 1 else 's'} queued for retry."
+        return f"{counted(chunks, 'failed chunk')} queued for retry."
 
 
 class ReplayExport(JobAction):

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from config.platform.plurals import counted
 from exports.core.states import DownloadOutcome, JobStatus
 from exports.models import Event, Job
 
@@ -51,9 +52,7 @@ class TimelineEntry:
 def entries_of(job: Job) -> list[TimelineEntry]:
     """Return the timeline, newest first. Chunk events between two status changes become one entry."""
     newest = list(Event.objects.filter(job=job).order_by("-seq")[:MAX_EVENTS])
-    accepted = TimelineEntry(
-        at=job.created_at, label=f"Created with {job.total:,} chunk{'' if job.total == 1 else 's'}"
-    )
+    accepted = TimelineEntry(at=job.created_at, label=f"Created with {counted(job.total, 'chunk')}")
     entries = [accepted, *grouped(reversed(newest))]
     entries.extend(
         TimelineEntry(at=each.at, label=DOWNLOADED[DownloadOutcome(each.outcome)], tone=tone(each.outcome))

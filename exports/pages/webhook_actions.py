@@ -5,6 +5,7 @@ from uuid import UUID
 
 from django.urls import reverse
 
+from config.platform.plurals import counted
 from config.platform.ui.base import Action
 from config.platform.webhooks import subscriptions
 from exports.api import rates
@@ -66,7 +67,7 @@ class RedeliverFailedDeliveries(WebhookAction):
         count = subscriptions.redeliver_failed(self.webhook(webhook_id))
         if not count:
             return "There are no failed deliveries to resend."
-        return f"{count:,} failed {'delivery' if count == 1 else 'deliveries'} queued."
+        return f"{counted(count, 'failed delivery', 'failed deliveries')} queued."
 
 
 class RedeliverDelivery(WebhookAction):

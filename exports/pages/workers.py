@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from config.platform.db import clock, sql
 from config.platform.durations import precise
+from config.platform.plurals import counted
 from exports.core.states import Source
 from exports.models import Job
 from exports.source import database
@@ -46,7 +47,7 @@ class Lane:
 
     @property
     def summary(self) -> str:
-        return f"{len(self.bars):,} chunk{'' if len(self.bars) == 1 else 's'}, {precise(self.busy)}"
+        return f"{counted(len(self.bars), 'chunk')}, {precise(self.busy)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from prometheus_client import Counter
 
 from config.platform.db import clock
 from config.platform.http import quotas
+from config.platform.plurals import counted
 from rules.models import RuleUsage
 
 REFUSED = Counter("etl_rule_quota_refused_total", "Rule versions refused because the user's quota is used up.")
@@ -19,7 +20,7 @@ def charge(user_id: int) -> None:
     limit = settings.SLUICE.etl_daily_rule_versions
     if not RuleUsage.objects.charge(user_id, "versions", limit=limit):
         REFUSED.inc()
-        reason = f"You have reached your daily limit of {limit:,} rule version{'' if limit == 1 else 's'}"
+        reason = f"You have reached your daily limit of {counted(limit, 'rule version')}"
         raise QuotaExceeded.of_day(reason)
 
 

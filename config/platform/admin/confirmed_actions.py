@@ -25,10 +25,10 @@ from django.urls import URLPattern, path, reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from unfold.enums import ActionVariant
 
-from config.platform.admin.display import counted
 from config.platform.admin.lists import ReadOnly
 from config.platform.http.problems import Problem
 from config.platform.http.quotas import QuotaExceeded
+from config.platform.plurals import counted
 
 MAX_ROWS = 1_000  # rows of one confirmation, even if more are selected
 # Characters of the form's selection: the key of each row, which may be a path, and its revision.

@@ -66,11 +66,6 @@ def number(value: int | None) -> str:
     return NOTHING if value is None else f"{value:,}"
 
 
-def counted(count: int, one: str, many: str = "") -> str:
-    """Return a count with its noun: `1 chunk`, `2,000 chunks`."""
-    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
-
-
 def size(value: int | None) -> str:
     return NOTHING if value is None else pages.size(value)
 

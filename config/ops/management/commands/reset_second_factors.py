@@ -6,8 +6,8 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand, CommandError
 
-from config.platform.admin.display import counted
 from config.platform.http import second_factor
+from config.platform.plurals import counted
 
 
 class Command(BaseCommand):
