@@ -11,7 +11,7 @@ from psycopg import errors as sqlstates
 
 
 class ExportError(Exception):
-    code = "EXPORT_SOURCE_ERROR"
+    code: str
     retryable = True
     backoff_factor = 1  # multiplies the pauses between attempts
 

@@ -29,10 +29,7 @@ class Dialect:
     @property
     def digest(self) -> str:
         """Eight hex digits that identify a non-default dialect in paths."""
-        return hashlib.sha256(repr(sorted(self.as_dict().items())).encode()).hexdigest()[:8]
-
-    def as_dict(self) -> dict[str, object]:
-        return asdict(self)
+        return hashlib.sha256(repr(sorted(asdict(self).items())).encode()).hexdigest()[:8]
 
     def as_json(self) -> dict[str, object]:
         """Return the dialect in the form of requests and manifests."""

@@ -1,7 +1,7 @@
 """Submission of exports. One transaction charges the quota and creates the job and its chunks."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import date, datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -125,7 +125,7 @@ def create_job(request: ExportRequest, caller: Caller, *, charged_on: date, rank
         allow_writes=request.dataset.allow_writes,
         format=request.shape.format,
         compression=request.shape.compression,
-        dialect={} if dialect.is_default else dialect.as_dict(),
+        dialect={} if dialect.is_default else asdict(dialect),
         columns=list(request.shape.columns) or None,
         delivery=request.delivery,
         reuse=request.reuse,
