@@ -67,14 +67,14 @@ STREAMS_CLOSED = counter(
 
 def count_job_status(status: str) -> None:
     """Count a job that entered this status. `pending` is counted when the job is submitted."""
-    JOB_STATUS.labels(str(status)).inc()
+    JOB_STATUS.labels(status).inc()
 
 
 def count_done(source: str, rows: int, bytes: int, seconds: float | None = None, count: int = 1) -> None:  # noqa: A002
     """Count finished chunks, their rows, and their bytes. `seconds` is the duration of a single live chunk."""
-    CHUNKS.labels(str(source)).inc(count)
-    ROWS.labels(str(source)).inc(rows)
-    BYTES.labels(str(source)).inc(bytes)
+    CHUNKS.labels(source).inc(count)
+    ROWS.labels(source).inc(rows)
+    BYTES.labels(source).inc(bytes)
     if seconds is not None and source == Source.LIVE:
         CHUNK_DURATION.observe(seconds)
 
@@ -92,6 +92,6 @@ def count_failure(code: str) -> None:
 
 def count_download(outcome: str) -> None:
     """Count a request with a link by its outcome: redeemed, or the reason for the rejection."""
-    DOWNLOADS.labels(str(outcome)).inc()
+    DOWNLOADS.labels(outcome).inc()
     if outcome != DownloadOutcome.REDEEMED:
         DOWNLOADS_403.inc()
