@@ -146,10 +146,8 @@ class SourceSession:
         if self._connection is None or self._rolled_back():
             return True
         self.close()
-        name, self.backend = (
-            self.backend,
-            name_backend(),
-        )  # if the old session ends later, the next call is not affected
+        name = self.backend
+        self.backend = name_backend()  # if the old session ends later, the next call is not affected
         try:
             return not end_calls([name])
         except ExportError:
@@ -193,7 +191,7 @@ class SourceSession:
         mode = "READ WRITE" if allow_writes else "READ ONLY"
         self._end = "COMMIT" if allow_writes else "ROLLBACK"
         with translated():
-            self._open().execute(
+            self.connection().execute(
                 f"BEGIN {mode}; SET LOCAL statement_timeout = {timeout * 1000:d};"
                 f" SELECT pg_advisory_xact_lock_shared({lock_of(self.backend)})"
             )
@@ -209,7 +207,7 @@ class SourceSession:
     def columns(self, function: tuple[str, str]) -> list["Column"]:
         """Return the columns of the function. Does not call it, because a query with LIMIT 0 runs no scan."""
         with translated():
-            connection = self._open()
+            connection = self.connection()
             cursor = connection.execute(
                 sql.SQL("SELECT * FROM {} LIMIT 0").format(call_of(function, sql.NULL, sql.NULL))
             )
@@ -221,7 +219,7 @@ class SourceSession:
     def stream(self, statement: sql.Composed) -> "CopyStream":
         """Prepare a COPY … TO STDOUT. It starts when the first block is read, and its end ends the transaction."""
         with translated():
-            connection = self._open()
+            connection = self.connection()
         self._stream = CopyStream(connection, statement, timeout=self._timeout, on_end=self._finish)
         return self._stream
 
@@ -236,10 +234,7 @@ class SourceSession:
                 raise
 
     def connection(self) -> psycopg.Connection:
-        """Return the connection, for queries outside of calls."""
-        return self._open()
-
-    def _open(self) -> psycopg.Connection:
+        """Return the connection, and open it if necessary. Raises LeaseLost if the current call was cancelled."""
         self.require_not_cancelled()
         if self._connection is None or self._connection.closed or self._connection.broken:
             self._connection = connect(self.backend)

@@ -175,26 +175,28 @@ def lists(values: pa.ChunkedArray, kind: pa.ListType) -> pa.Array:
 
 
 def elements_of(texts: pa.StringArray, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_string(kind) or not len(texts):
-        return texts.cast(kind) if pa.types.is_string(kind) else pa.array([], kind)
+    if pa.types.is_string(kind):
+        return texts
+    if not len(texts):
+        return pa.array([], kind)
     if pa.types.is_binary(kind):
-        return from_hex([None if text is None else without_prefix(HEX, text) for text in texts.to_pylist()])
+        return from_hex([None if text is None else hex_digits(text) for text in texts.to_pylist()])
     # Values of the other types contain no commas, quotes, or line breaks, so they are valid CSV.
     lines = "".join(f"{text or ''}\n" for text in texts.to_pylist()).encode()
     return parse(lines, [kind]).column(0).combine_chunks()
 
 
-HEX = "\\x"
+HEX_PREFIX = "\\x"
 
 
-def without_prefix(prefix: str, text: str) -> str:
-    """Remove the prefix. Raises ValueError if the text does not start with it.
+def hex_digits(text: str) -> str:
+    """Return the digits of a bytea value. Raises ValueError if it does not have the prefix of the hex format.
 
     A function can set `bytea_output = escape`, and such an output may look like hex.
     """
-    if not text.startswith(prefix):
-        raise ValueError(prefix)
-    return text.removeprefix(prefix)
+    if not text.startswith(HEX_PREFIX):
+        raise ValueError(HEX_PREFIX)
+    return text.removeprefix(HEX_PREFIX)
 
 
 # ---- Files ----------------------------------------------------------------------------------------------------------
