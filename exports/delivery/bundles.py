@@ -32,7 +32,6 @@ from exports.models.dataset import Format
 from exports.models.job import Compression, DeliveryKind
 from exports.source import encoding
 
-PREFIX = packs.PREFIX
 READERS = 8
 # Number of newer files that a chunk may adopt before the bundle is started again.
 ADOPTIONS = 20
@@ -47,7 +46,7 @@ Adopt = Callable[[Chunk], Chunk]
 
 
 class FilesDiffer(Exception):
-    text = (
+    detail = (
         "the files have different columns: the dataset's function changed, but its schema version did not. Export "
         'again with "reuse": "never"'
     )
@@ -102,7 +101,7 @@ def make(attempt: Attempt) -> Bundle:
 
 def folder_of_attempt(job: Job, token: int) -> str:
     """Return the folder of an attempt. Its name has the token, so that a stale attempt only leaves orphaned objects."""
-    return f"{PREFIX}/{job.job_id}/{token}"
+    return f"{packs.PREFIX}/{job.job_id}/{token}"
 
 
 def discard(folder: str) -> None:
@@ -133,13 +132,13 @@ def bundled(attempt: Attempt) -> Bundle:
 
 def copy_of_one(attempt: Attempt) -> Bundle:
     job = attempt.job
+    chunk = job.chunks.get()
+    file_name = planning.file_name(chunk.pair, job.shape).rpartition("/")[2]
+    content_type = encoding.content_type(job.shape)
 
     def copied(chunk: Chunk) -> storage.StoredObject:
         return copy_file(chunk, f"{attempt.folder}/{file_name}", content_type, attempt.metadata, attempt.checkpoint)
 
-    chunk = job.chunks.get()
-    file_name = planning.file_name(chunk.pair, job.shape).rpartition("/")[2]
-    content_type = encoding.content_type(job.shape)
     _, stored = adopting(chunk, partial(copied, chunk), copied, attempt.adopt)
     return Bundle(stored=stored, content_type=content_type, file_name=file_name)
 
@@ -267,7 +266,7 @@ def with_one_header(job: Job, adopt: Adopt) -> Iterator[bytes]:
             header = text
             yield head
         elif text != header:
-            raise FilesDiffer(FilesDiffer.text)
+            raise FilesDiffer
         yield from rows
 
 
@@ -304,7 +303,7 @@ def one_parquet(job: Job, adopt: Adopt) -> Iterator[bytes]:
     try:
         yield from parquet.join(files(), job.compression)
     except parquet.SchemasDiffer:
-        raise FilesDiffer(FilesDiffer.text) from None
+        raise FilesDiffer from None
 
 
 JOINERS: dict[str, Callable[[Job, Adopt], Iterator[bytes]]] = {Format.JSON: json_array, Format.PARQUET: one_parquet}

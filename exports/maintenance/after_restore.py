@@ -52,7 +52,7 @@ def release_leases() -> int:
 def release_chunks() -> int:
     """Release the chunks that are claimed now. Later claims of live workers have larger tokens and are not released."""
     released = 0
-    now = sql.rows("SELECT nextval('exports_fence_seq') AS token")[0]["token"]
+    now = sql.scalar("SELECT nextval('exports_fence_seq')")
     running = Chunk.objects.filter(status=ChunkStatus.RUNNING, token__lt=now).order_by("pk")
     while held := list(running.values_list("pk", "token")[:BATCH]):
         chunks, tokens = zip(*held, strict=True)
@@ -195,10 +195,10 @@ def count_unknown(path: str, etag: str, *, delete: bool) -> bool:
 def find_unknown_deliveries(*, delete: bool) -> int:
     """Find delivered objects that have no receipt, and delete them if requested. Return the number of objects."""
     found = 0
-    for batch in batches(item.key for item in storage.list_objects(f"{bundles.PREFIX}/")):
+    for batch in batches(item.key for item in storage.list_objects(f"{packs.PREFIX}/")):
         # Completions are read first: if one ends between the two queries, the second finds its receipt.
         completing = Job.objects.filter(completion_token__isnull=False).values_list("pk", flat=True)
-        live = {f"{bundles.PREFIX}/{job_id}" for job_id in completing}
+        live = {f"{packs.PREFIX}/{job_id}" for job_id in completing}
         unknown = [
             key
             for key in storage_cleanup.undelivered(batch)

@@ -88,7 +88,7 @@ def delete_orphans() -> int:
     `manage.py doctor`. Completions use only recent packs, so old ones can be deleted.
     """
     young = storage.now() - GRACE
-    old = (item.key for item in storage.list_objects(f"{bundles.PREFIX}/") if item.last_modified < young)
+    old = (item.key for item in storage.list_objects(f"{packs.PREFIX}/") if item.last_modified < young)
     deleted = 0
     while batch := list(islice(old, BATCH)):
         orphans = of_this_service(undelivered(batch))
@@ -102,7 +102,7 @@ def delete_orphans() -> int:
 
 def undelivered(keys: list[str]) -> list[str]:
     """Return the objects that belong to no delivery. A delivery's folder is named after its job."""
-    jobs = {part for key in keys if (part := job_of(key))}
+    jobs = set(filter(None, map(job_of, keys)))
     kept = Receipt.objects.filter(job_id__in=jobs, deleted_at=None).values_list("object_key", flat=True)
     folders = {folder for key in kept for folder in (bundles.folder_of(key), packs.folder_of_batches(job_of(key)))}
     return [key for key in keys if bundles.folder_of(key) not in folders]
@@ -114,7 +114,7 @@ def of_this_service(keys: list[str]) -> list[str]:
     This service wrote an object if the object's job is in the database, or if the object's metadata has the service's
     marker. Objects of earlier releases have no marker. If their job is gone, the bucket's lifecycle rule deletes them.
     """
-    jobs = {part for key in keys if (part := job_of(key))}
+    jobs = set(filter(None, map(job_of, keys)))
     known = set(Job.objects.filter(pk__in=jobs).values_list("pk", flat=True))
     unknown = [key for key in keys if job_of(key) not in known and not key.startswith(writability.PREFIX)]
     with ThreadPoolExecutor(HEAD_THREADS) as pool:
@@ -215,7 +215,7 @@ def abort_uploads(*, before: datetime) -> int:
     # A reserved path may contain uploads of documents, so it is skipped. The bucket's lifecycle rule aborts the uploads
     # of exports there.
     paths = Dataset.objects.with_own_path().values_list("base_path", flat=True)
-    prefixes = [f"{bundles.PREFIX}/", *(f"{path}/" for path in paths)]
+    prefixes = [f"{packs.PREFIX}/", *(f"{path}/" for path in paths)]
     old = [upload for prefix in prefixes for upload in storage.list_uploads(prefix) if upload.initiated < before]
     # Running chunks are queried after the uploads are listed: a worker that starts later has a newer upload.
     keys = [upload.key for upload in old]
@@ -236,6 +236,6 @@ def without_unknown_jobs(uploads: list[storage.OpenUpload]) -> list[storage.Open
 
     Uploads have no metadata that could contain the service's marker.
     """
-    jobs = {upload.upload_id: job_of(upload.key) for upload in uploads if upload.key.startswith(f"{bundles.PREFIX}/")}
+    jobs = {upload.upload_id: job_of(upload.key) for upload in uploads if upload.key.startswith(f"{packs.PREFIX}/")}
     known = set(Job.objects.filter(pk__in=filter(None, jobs.values())).values_list("pk", flat=True))
     return [upload for upload in uploads if upload.upload_id not in jobs or jobs[upload.upload_id] in known]

@@ -86,7 +86,7 @@ def attempt(job: Job, token: int) -> None:
             storage.suspect()
         fail(job, token, str(error), is_refused=error.is_outage)
     except bundles.FilesDiffer as error:
-        fail(job, token, str(error), may_retry=False)
+        fail(job, token, error.detail, may_retry=False)
     except Exception:
         log.exception("unexpected_error")
         CAUGHT.labels("completion").inc()

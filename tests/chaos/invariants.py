@@ -387,7 +387,7 @@ def unreferenced_files() -> set[tuple[str, str]]:
 
 
 def delivered() -> set[str]:
-    return {item.key for item in storage.list_objects(f"{bundles.PREFIX}/")}
+    return {item.key for item in storage.list_objects(f"{packs.PREFIX}/")}
 
 
 def sweep() -> bool:
