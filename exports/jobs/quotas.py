@@ -96,9 +96,7 @@ def debit(*, user_id: int, jobs: int, chunks: int) -> date:
 
 
 def state(user_id: int) -> Quota:
-    row = sql.one(STATE, **values(user_id))
-    assert row is not None  # noqa: S101 - an aggregate without groups always returns a row
-    return Quota(**row)
+    return Quota(**sql.rows(STATE, **values(user_id))[0])  # an aggregate without groups always returns a row
 
 
 def values(user_id: int) -> dict[str, Any]:

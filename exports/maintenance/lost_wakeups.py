@@ -33,8 +33,7 @@ SELECT (SELECT count(*) FROM (
 
 def waiting_work() -> WaitingWork:
     """Count the chunks that can run now, up to the limits of `WaitingWork`."""
-    row = sql.one(WAITING, slots=settings.SLUICE.export_db_slots)
-    return WaitingWork(**row) if row else WaitingWork(0, 0, 0)
+    return WaitingWork(**sql.rows(WAITING, slots=settings.SLUICE.export_db_slots)[0])
 
 
 def wake_workers() -> None:
