@@ -21,7 +21,7 @@ from exports.pages.form_errors import field_and_text
 from exports.pages.form_initial import columns_text, initial_dialect, initial_document_filters, initial_like
 from exports.schedules import editing
 from exports.schedules.requests import FILTERS
-from exports.schedules.timetable import days, timezones
+from exports.schedules.timetable import timezones, window_bounds
 
 PREVIEWED = 5
 MISFIRES = [
@@ -165,7 +165,7 @@ def planned_runs(schedule: Schedule, times: Iterable[datetime]) -> list[PlannedR
     found = []
     for at in times:
         local = at.astimezone(zone)
-        first, last = days(local.date(), schedule.window_from, schedule.window_to)
+        first, last = window_bounds(local.date(), schedule.window_from, schedule.window_to)
         found.append(PlannedRun(at=at, local=local, first=first, last=last))
     return found
 

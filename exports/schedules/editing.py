@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 
 MAX_PER_USER = 100
 PAUSED_REASON = "Paused by a user."
+# The columns that determine when runs start and what they request.
+VALIDATED = {"cron", "timezone", "request", "window_from", "window_to", "since_last_success"}
 
 
 class TooManySchedules(Problem):
@@ -85,24 +87,16 @@ def create(
 def change(schedule: Schedule, changes: dict[str, Any], read: Reader, *, now: datetime) -> Schedule:
     """Change the columns in `changes`. Of concurrent changes of a column, the last one wins.
 
-    Raises BadInput and NoSuchSchedule.
-
     After a change of the timetable, and when the schedule is resumed, the next run is the first planned time after now.
     The request is validated when the schedule is resumed, and after a change of the timetable, request, or window.
+    Raises BadInput and NoSuchSchedule.
     """
     with locked_for_change(schedule) as current:
         was_enabled, old_timetable = current.enabled, (current.cron, current.timezone)
         for name, value in changes.items():
             setattr(current, name, value)
         is_resumed = current.enabled and not was_enabled
-        if is_resumed or changes.keys() & {
-            "cron",
-            "timezone",
-            "request",
-            "window_from",
-            "window_to",
-            "since_last_success",
-        }:
+        if is_resumed or changes.keys() & VALIDATED:
             timetable = validate(current, read, now)
             if current.enabled and (is_resumed or old_timetable != (current.cron, current.timezone)):
                 plan(current, timetable, now)

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from django.db.models import OuterRef, Subquery
 
 from exports.models import Job, Schedule, ScheduleRun
-from exports.models.schedule import ScheduleQuerySet
 from exports.schedules import schemas
 
 
@@ -27,7 +26,7 @@ def statuses(runs: Sequence[ScheduleRun]) -> dict[int, str]:
     return {run.pk: jobs.get(run.job_id, schemas.PURGED) if run.job_id else run.outcome for run in runs}
 
 
-def all_of(schedules: ScheduleQuerySet | Iterable[Schedule]) -> list[schemas.Schedule]:
+def all_of(schedules: Iterable[Schedule]) -> list[schemas.Schedule]:
     """Represent schedules, with three queries for all of them."""
     found = with_last_runs(schedules)
     status_of = statuses([each.last_run for each in found if each.last_run])

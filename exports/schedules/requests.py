@@ -14,7 +14,7 @@ from exports.core.states import JobStatus
 from exports.jobs import quotas
 from exports.jobs.submission import ExportRequest
 from exports.models import Job, Schedule
-from exports.schedules.timetable import days
+from exports.schedules.timetable import window_bounds
 
 # Validates the body of `POST /exports` for the user with this ID, and returns the request. Raises ValidationError. The
 # serializer of the API is passed in, so that schedules accept exactly the same requests as the API.
@@ -59,7 +59,7 @@ def window(schedule: Schedule, day: date) -> tuple[date, date]:
     then exports the oldest days, and the next runs continue.
     """
     after = exported_until(schedule) if schedule.since_last_success else None
-    first, last = days(day, schedule.window_from, schedule.window_to, after=after)
+    first, last = window_bounds(day, schedule.window_from, schedule.window_to, after=after)
     keys = schedule.request.get("keys")
     if after and isinstance(keys, list) and keys:
         chunks = min(settings.SLUICE.export_max_chunks_per_job, quotas.state(schedule.user_id).daily_chunks)

@@ -110,10 +110,10 @@ def start_or_skip(schedule: Schedule, timetable: Timetable, planned: datetime, r
 
 def plan_next(schedule: Schedule, following: datetime | None) -> None:
     """Set the next planned time, unless the schedule was disabled, and save the schedule."""
-    if schedule.enabled and following is None:
-        schedule.disable("The timetable has no more dates.")
-    elif schedule.enabled and following:
+    if schedule.enabled and following:
         schedule.plan(following)
+    elif schedule.enabled:
+        schedule.disable("The timetable has no more dates.")
     schedule.save()
 
 

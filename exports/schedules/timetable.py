@@ -90,7 +90,7 @@ class Timetable:
         return moment.astimezone(self.zone).date()
 
 
-def days(day: date, first: int, last: int, *, after: date | None = None) -> tuple[date, date]:
+def window_bounds(day: date, first: int, last: int, *, after: date | None = None) -> tuple[date, date]:
     """Return the first and last date of a window relative to a day. It begins after `after` if that is earlier."""
     begin, end = day + timedelta(days=first), day + timedelta(days=last)
     return (min(begin, after + timedelta(days=1)) if after else begin), end
