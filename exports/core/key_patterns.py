@@ -68,7 +68,7 @@ def sample_of(kind: Any, value: Any, turn: Iterator[int]) -> str:
         return chr(value)
     if kind in (_constants.IN, _constants.ANY, _constants.NOT_LITERAL):
         start = next(turn)
-        usual = (char for chars in SAMPLES for char in chars[start:] + chars[:start] if has(kind, value, char))
+        usual = (char for chars in SAMPLES for char in chars[start:] + chars[:start] if matches(kind, value, char))
         return next(usual, chr(value[0][1]) if kind is _constants.IN and isinstance(value[0][1], int) else "")
     if kind in REPETITIONS:
         minimum, maximum, inner = value
@@ -78,7 +78,7 @@ def sample_of(kind: Any, value: Any, turn: Iterator[int]) -> str:
     return sample(value[1][0], turn) if kind is _constants.BRANCH else ""
 
 
-def has(kind: Any, value: Any, char: str) -> bool:
+def matches(kind: Any, value: Any, char: str) -> bool:
     """Return whether a part that stands for a single character matches this one."""
     part = _parser.SubPattern(_parser.State(), [(kind, value)])
     return bool(_compiler.compile(part).fullmatch(char))

@@ -39,8 +39,10 @@ def may_download(job_id: UUID) -> bool:
 
 def has_access(job_id: UUID, user_id: int, dataset_id: int) -> bool:
     dataset = granted(user_id, dataset_id)
-    if dataset is None or dataset.granted_patterns is None:
-        return dataset is not None
+    if dataset is None:
+        return False
+    if dataset.granted_patterns is None:
+        return True
     keys = Chunk.objects.filter(job=job_id).order_by().values_list("key", flat=True).distinct()
     return all(map(dataset.grant_check(), keys))
 

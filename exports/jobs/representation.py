@@ -43,9 +43,9 @@ def with_details(jobs: JobQuerySet) -> JobQuerySet:
 AnyModel = TypeVar("AnyModel", bound=Model)
 
 
-def columns(model: type[Model], table: str, *, but: Collection[str] = ()) -> str:
+def columns(model: type[Model], table: str, *, omit: Collection[str] = ()) -> str:
     """Return the columns of a model, named as `instance` expects them."""
-    fields = [field for field in model._meta.concrete_fields if field.name not in but]
+    fields = [field for field in model._meta.concrete_fields if field.name not in omit]
     return ", ".join(f'{table}.{field.column} AS "{table}.{field.attname}"' for field in fields)
 
 
@@ -58,7 +58,7 @@ def instance(model: type[AnyModel], table: str, row: sql.Row) -> AnyModel:
 # Raw SQL because clients poll it: Django takes longer to compile the query than Postgres takes to execute it. A test
 # checks that `running` and `queue_position` are the same as in lists. JSON columns are omitted: they would be strings.
 FIND = sql.PreparedStatement(f"""
-SELECT {columns(Job, "job", but=("filters", "dialect"))}, {columns(Receipt, "receipt")}, {columns(Link, "link")},
+SELECT {columns(Job, "job", omit=("filters", "dialect"))}, {columns(Receipt, "receipt")}, {columns(Link, "link")},
        dataset.id AS "dataset.id", dataset.name AS "dataset.name",
        CASE WHEN job.status IN ('running', 'retrying') THEN
            (SELECT count(*) FROM exports_chunk c WHERE c.job_id = job.job_id AND c.status = 'running')

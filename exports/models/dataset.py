@@ -75,7 +75,7 @@ class DatasetQuerySet(models.QuerySet["Dataset"]):
 
     def in_order(self) -> "DatasetQuerySet":
         """Order by name, with built-in datasets last."""
-        return self.order_by(models.Case(models.When(kind=Kind.FUNCTION, then=0), default=1), "name")
+        return self.order_by(Case(When(kind=Kind.FUNCTION, then=0), default=1), "name")
 
     def of_functions(self) -> "DatasetQuerySet":
         return self.filter(kind=Kind.FUNCTION)

@@ -238,7 +238,7 @@ class Job(models.Model):
 
     @property
     def milliseconds(self) -> float:
-        """Return the milliseconds from submission to end, or 0 for an active job."""
+        """Milliseconds from submission to end, or 0 for an active job."""
         return (self.finished_at - self.created_at).total_seconds() * 1000 if self.finished_at else 0
 
     @property

@@ -7,7 +7,7 @@ class SlotQuerySet(models.QuerySet["Slot"]):
 
         Slots are never removed: a claim only considers numbers up to the current limit.
         """
-        self.model.objects.bulk_create(
+        self.bulk_create(
             [self.model(dataset_id=dataset.pk if dataset else None, number=n) for n in range(1, count + 1)],
             ignore_conflicts=True,
         )

@@ -242,12 +242,12 @@ def claim_batch(
     return sorted((as_claim(row) for row in rows), key=lambda claim: claim.chunk_id)
 
 
-FREE_SLOTS = "SELECT count(*) FROM exports_slot WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL"
+COUNT_FREE = "SELECT count(*) FROM exports_slot WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL"
 
 
 def count_free_slots() -> int:
     """Return the number of free slots, without regard to the limits of single datasets."""
-    return int(sql.scalar(FREE_SLOTS, slots=settings.SLUICE.export_db_slots))
+    return int(sql.scalar(COUNT_FREE, slots=settings.SLUICE.export_db_slots))
 
 
 # Checking for a reusable file needs no slot. All chunks of a batch belong to one job, so only one job's row is locked
