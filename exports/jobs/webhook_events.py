@@ -82,5 +82,4 @@ def add(event: Event, job: Job) -> int:
 def wake_for_due() -> None:
     """Wake workers for events without deliveries, and for deliveries that are due."""
     waiting = len(Event.objects.awaiting_fan_out().values_list("seq")[:1]) + outbox.due(limit=FEW)
-    if waiting:
-        wake_senders(waiting=waiting, again=True)
+    wake_senders(waiting=waiting, again=True)

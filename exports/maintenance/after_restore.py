@@ -6,10 +6,9 @@ repairs before Sluice is started again. Each function is idempotent, can be inte
 workers run.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import islice
 from typing import TypeVar
 
 import structlog
@@ -22,13 +21,12 @@ from config.platform.db import sql
 from exports.core.states import ChunkStatus, JobStatus
 from exports.delivery import bundles, packs
 from exports.maintenance import storage_cleanup
-from exports.maintenance.storage_cleanup import BATCH, HEAD_THREADS
+from exports.maintenance.storage_cleanup import BATCH, HEAD_THREADS, batches
 from exports.models import Chunk, Dataset, Delivery, Event, File, Job, Link, Receipt
 from exports.worker import transitions
 
 log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
 # More events than a job writes between two backups. Without this gap, a restored job would reuse event numbers that
 # clients have already received.
 EVENT_NUMBER_GAP = 1_000_000
@@ -161,12 +159,6 @@ def with_heads(rows: QuerySet[Row], path: Callable[[Row], str]) -> Iterator[tupl
     with ThreadPoolExecutor(HEAD_THREADS) as pool:
         for batch in batches(rows.order_by("pk").iterator(chunk_size=BATCH)):
             yield from zip(batch, pool.map(storage.head, map(path, batch)), strict=True)
-
-
-def batches(items: Iterable[T]) -> Iterator[list[T]]:
-    rest = iter(items)
-    while batch := list(islice(rest, BATCH)):
-        yield batch
 
 
 # ---- Objects that no row references ---------------------------------------------------------------------------------

@@ -39,10 +39,8 @@ def waiting_work() -> WaitingWork:
 def wake_workers() -> None:
     """Wake workers for chunks that can run now."""
     waiting = waiting_work()
-    if waiting.ready and waiting.free_slots:
-        wakeups.chunks(waiting=min(waiting.ready, waiting.free_slots), again=True)
-    if waiting.reusable:
-        wakeups.reusable(waiting=waiting.reusable, again=True)
+    wakeups.chunks(waiting=min(waiting.ready, waiting.free_slots), again=True)
+    wakeups.reusable(waiting=waiting.reusable, again=True)
 
 
 def wake_completions() -> None:

@@ -1,11 +1,11 @@
 """Deletion of expired objects, unreferenced objects, and abandoned uploads."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
@@ -24,6 +24,7 @@ from exports.models.dataset import Kind
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
 BATCH = 500
 # Unreferenced objects and uploads are kept for this long, because a worker may be about to write the row that
 # references them. No chunk or bundle runs longer: Celery's hard time limit is 11 minutes.
@@ -32,6 +33,12 @@ OVERDUE = timedelta(minutes=1)  # an object that exists for longer after its rec
 # Jobs are checked for unreferenced files for this long after they end, because a single check could fail.
 SEARCH_PERIOD = timedelta(days=1)
 HEAD_THREADS = 8
+
+
+def batches(items: Iterable[T]) -> Iterator[list[T]]:
+    rest = iter(items)
+    while batch := list(islice(rest, BATCH)):
+        yield batch
 
 
 # ---- Expired receipts -----------------------------------------------------------------------------------------------
@@ -90,7 +97,7 @@ def delete_orphans() -> int:
     young = storage.now() - GRACE
     old = (item.key for item in storage.list_objects(f"{packs.PREFIX}/") if item.last_modified < young)
     deleted = 0
-    while batch := list(islice(old, BATCH)):
+    for batch in batches(old):
         orphans = of_this_service(undelivered(batch))
         storage.delete_many(orphans)
         deleted += len(orphans)
@@ -152,7 +159,7 @@ def delete_unreferenced() -> int:
     )
     deleted = 0
     with ThreadPoolExecutor(HEAD_THREADS) as pool:
-        while batch := list(islice(rows, BATCH)):
+        for batch in batches(rows):
             heads = pool.map(storage.head, [chunk.path for chunk in batch])
             left = unreferenced(dict(written_by(batch, heads, before=storage.now() - GRACE)))
             deleted += sum(pool.map(delete_unchanged, left, left.values()))
