@@ -85,7 +85,7 @@ def count_retry(code: str) -> None:
 
 
 def count_failure(code: str) -> None:
-    """Count a chunk that failed finally. Alerts use this metric."""
+    """Count a chunk that failed for good. Alerts use this metric."""
     CHUNKS.labels("failed").inc()
     CHUNK_FAILURES.labels(code).inc()
 

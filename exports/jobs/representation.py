@@ -178,8 +178,8 @@ def purge_at(job: Job) -> datetime:
 
     A job is kept at least as long as its delivery.
     """
-    purge_at = (job.finished_at or job.created_at) + timedelta(days=settings.SLUICE.export_job_retention_days)
-    return max(purge_at, job.receipt.expires_at) if job.status == JobStatus.SUCCESS else purge_at
+    earliest = (job.finished_at or job.created_at) + timedelta(days=settings.SLUICE.export_job_retention_days)
+    return max(earliest, job.receipt.expires_at) if job.status == JobStatus.SUCCESS else earliest
 
 
 def progress(job: Job, now: datetime) -> schemas.Progress:

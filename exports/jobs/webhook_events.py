@@ -46,12 +46,12 @@ def fan_out_batch() -> tuple[int, int]:
         return len(events), add_all(events)
 
 
-def fan_out_job(job_id: UUID) -> int:
+def fan_out_job(job_id: UUID) -> None:
     """Add the deliveries of a job's new events before the job changes. Call it in the transaction of the change.
 
     Deliveries contain the current state of the job: after a retry, the delivery of a failure would say `running`.
     """
-    return add_all(list(Event.objects.awaiting_fan_out().filter(job_id=job_id).order_by("seq").select_for_update()))
+    add_all(list(Event.objects.awaiting_fan_out().filter(job_id=job_id).order_by("seq").select_for_update()))
 
 
 def add_all(events: Collection[Event]) -> int:
