@@ -17,7 +17,7 @@ from config.platform.observability.metrics import CAUGHT
 from etl.core import errors
 from etl.core.characters import remove_control_characters
 from etl.core.errors import BadDocument, EmptyDocument, EtlError, OcrFailed, UnsupportedFormat
-from etl.core.formats import IMAGES, OFFICE_FORMATS, DocumentFormat
+from etl.core.formats import OFFICE_FORMATS, PRINTED, DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import (
     BLOCK_KINDS,
@@ -93,7 +93,7 @@ class LocalProvider(OCRProvider):
 
     name = "local"
     title = "The local provider"
-    formats = IMAGES | OFFICE_FORMATS | PLAIN_FORMATS | {DocumentFormat.PDF}
+    formats = PRINTED | OFFICE_FORMATS | PLAIN_FORMATS
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -10,11 +10,11 @@ import structlog
 from django.conf import settings
 
 from etl.core.errors import BadDocument, EtlError, ProviderForbidden, ProviderUnavailable
-from etl.core.formats import DocumentFormat
+from etl.core.formats import PARTS, PRINTED, DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import Document, OCRProvider, OCRResult
 from etl.providers.local import LocalProvider
-from etl.providers.mineru import bounds, jobs, pages, supported_formats
+from etl.providers.mineru import bounds, jobs, pages
 from etl.providers.mineru.client import MinerUClient, MinerUResponse, raise_for_status
 from etl.providers.mineru.cloud import CloudV4
 from etl.providers.mineru.protocol import Protocol, WrongProtocol
@@ -24,6 +24,9 @@ from etl.providers.mineru.v4 import V4, best_tier
 log = structlog.get_logger(__name__)
 
 PROTOCOLS: dict[str, type[Protocol]] = {protocol.name: protocol for protocol in (V3, V4, CloudV4)}
+# The formats that MinerU accepts.
+FORMATS = frozenset(DocumentFormat) - {DocumentFormat.TEXT, DocumentFormat.MARKDOWN}
+FORMATS_OF_VERSION_3 = PRINTED | frozenset(PARTS.values())
 HOSTED_PATH = "/api/v4"
 FIRST_UNSUPPORTED = (4, 1)  # first version with incompatible requests at the same paths
 
@@ -47,7 +50,7 @@ class MinerUProvider(OCRProvider):
     @property
     def formats(self) -> frozenset[DocumentFormat]:  # type: ignore[override]
         """The formats that the protocol supports. Submissions are checked without a request to the server."""
-        return supported_formats.VERSION_3 if settings.SLUICE.etl_mineru_protocol == "v3" else supported_formats.ALL
+        return FORMATS_OF_VERSION_3 if settings.SLUICE.etl_mineru_protocol == "v3" else FORMATS
 
     def convert(self, document: Document, *, context: StageContext) -> OCRResult:
         began = time.monotonic()
