@@ -57,7 +57,8 @@ class MinerUProvider(OCRProvider):
         counted = bounds.check(document, reader=self._reader, context=context)
         try:
             with MinerUClient(context) as client:
-                done = jobs.run(self._protocol(client), document, context=context)
+                protocol = self._protocol(client)
+                done = jobs.run(protocol, document, context=context)
         except EtlError as error:
             if not isinstance(error, BadDocument):
                 self._server = None  # detect it again, because it may have been replaced
@@ -70,7 +71,7 @@ class MinerUProvider(OCRProvider):
             pages=found,
             provider=self.name,
             provider_task_id=done.job,
-            metadata=counts | self._facts(done),
+            metadata=counts | facts(protocol, done),
         )
 
     def close(self) -> None:
@@ -80,10 +81,11 @@ class MinerUProvider(OCRProvider):
         self._server = self._server or detect(client)
         return self._server.protocol(client, tier=self._server.tier)
 
-    def _facts(self, done: jobs.FinishedJob) -> dict[str, Any]:
-        protocol = {"protocol": self._server.protocol.name} if self._server else {}
-        read = {"version": done.result.version, "backend": done.result.backend}
-        return {"version": ""} | protocol | {name: fact for name, fact in read.items() if fact} | done.state.facts
+
+def facts(protocol: Protocol, done: jobs.FinishedJob) -> dict[str, Any]:
+    read = {"version": done.result.version, "backend": done.result.backend}
+    known = {name: fact for name, fact in read.items() if fact}
+    return {"version": "", "protocol": protocol.name} | known | done.state.facts
 
 
 # ---- Detection ------------------------------------------------------------------------------------------------------
