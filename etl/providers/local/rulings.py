@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from etl.providers.local.boxes import bounds
+
 # Minimum length of a line in inches, its minimum darkness (0 to 255), and its maximum thickness in inches.
 MIN_LENGTH, MIN_DARKNESS, MAX_THICKNESS = 0.35, 40, 0.06
 # Maximum distance between lines that meet, in inches.
@@ -50,12 +52,7 @@ class Rulings:
             touching = [group for group in groups if any(meets(line, other) for other in group)]
             groups = [group for group in groups if group not in touching]
             groups.append([line, *(each for group in touching for each in group)])
-        for group in groups:
-            if len(group) > FRAME:
-                yield (
-                    min(line.x0 for line in group), min(line.y0 for line in group),
-                    max(line.x1 for line in group), max(line.y1 for line in group),
-                )  # fmt: skip
+        yield from (bounds(group) for group in groups if len(group) > FRAME)
 
 
 def meets(first: Ruling, second: Ruling) -> bool:

@@ -77,8 +77,7 @@ def band_rows(lines: list[Line], width: int, *, is_ruled: bool, is_first: bool) 
     is_head = is_first and len(baselines) <= MAX_HEAD_LINES and not any(map(number_columns, baselines))
     if (is_ruled and is_one_row(baselines)) or is_head:
         return head_rows(baselines) if is_first else [[baseline.lines for baseline in baselines]]
-    anchors = find_anchors(baselines, width)
-    return build_rows(baselines, anchors)
+    return build_rows(baselines, find_anchors(baselines, width))
 
 
 def head_rows(baselines: list[Baseline]) -> list[list[list[Line]]]:
