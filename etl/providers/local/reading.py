@@ -147,8 +147,7 @@ def prepare(request: Message) -> None:
         from etl.providers.local.einvoices import reading as einvoices
 
         einvoices.load()
-        return
-    if request.get("kind") in OFFICE_FORMATS:
+    elif request.get("kind") in OFFICE_FORMATS:
         from etl.providers.local.office import reading  # noqa: F401
 
 
