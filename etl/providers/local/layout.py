@@ -21,6 +21,7 @@ from etl.providers.local.boxes import (
     overlap,
 )
 from etl.providers.local.layout_model import Region
+from etl.providers.local.office.markdown import full_table
 from etl.providers.local.order import reading_order
 from etl.providers.local.prose import paragraphs
 from etl.providers.local.rulings import Rulings
@@ -127,7 +128,7 @@ def find_tables(rows: list[list[Words]], geometry: PageGeometry) -> tuple[list[B
             continue
         blocks.append(
             Block(
-                kind="table", text=table.markdown(), x0=table.x0, y0=table.y0, x1=table.x1, y1=table.y1,
+                kind="table", text=full_table(table.cells), x0=table.x0, y0=table.y0, x1=table.x1, y1=table.y1,
                 lines=len(table.cells),
             )
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tables, built from words and written as GitHub Markdown."""
+"""Tables, built from words."""
 
 import re
 from dataclasses import dataclass
@@ -26,10 +26,6 @@ class Table:
     x1: float
     y1: float
     boxes: Words
-
-    def markdown(self) -> str:
-        head, *body = [[cell.replace("|", "\\|") for cell in line] for line in self.cells]
-        return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *body])
 
 
 def build(words: Words, rulings: Rulings) -> Table | None:
