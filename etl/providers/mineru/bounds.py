@@ -33,7 +33,7 @@ def check(document: Document, *, reader: LocalProvider, context: StageContext) -
 
 def measure(document: Document, *, context: StageContext) -> None:
     try:
-        with document.path.open("rb") as file, Archive(file, members=MAX_PARTS) as archive:
+        with document.path.open("rb") as file, Archive(file, max_members=MAX_PARTS) as archive:
             if archive.is_encrypted:
                 raise FileEncrypted
             archive.measure(limit=MAX_EXPANSION * settings.SLUICE.etl_max_file_bytes, context=context)
