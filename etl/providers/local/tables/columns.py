@@ -65,8 +65,7 @@ def divides(cut: float, words: Words, ruled: list[float], lines: list[float]) ->
     It does if a vertical line is near it, or if it divides enough rows. `ruled`: the lines between columns. `lines`:
     all vertical lines, including short ones.
     """
-    near = min((abs(x - cut) for x in ruled), default=float("inf"))
-    if near < NEAR_LINE:
+    if any(abs(x - cut) < NEAR_LINE for x in ruled):
         return False  # the same column
     if any(abs(x - cut) < NEAR_LINE for x in lines):
         return True
@@ -84,7 +83,7 @@ def divides(cut: float, words: Words, ruled: list[float], lines: list[float]) ->
 def aligned_cuts(words: Words) -> list[float]:
     """Return the x-coordinates of the gaps that run through the rows with the most cells."""
     rows = group_words(words)
-    widest = max((len(row) for row in rows), default=0)
+    widest = max(map(len, rows))
     if widest < MIN_COLUMNS:
         return []
     full = [[word for cell in row for word in cell] for row in rows if len(row) > widest / 2]

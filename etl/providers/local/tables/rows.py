@@ -91,9 +91,9 @@ def is_one_row(baselines: list[Baseline]) -> bool:
 
     At most one baseline has numbers, or at most one has several columns.
     """
-    numbers = [sum(bool(NUMBER.fullmatch(line.box.text)) for line in baseline.lines) for baseline in baselines]
+    numeric = [baseline for baseline in baselines if number_columns(baseline)]
     full = [baseline for baseline in baselines if len(baseline.columns) > 1]
-    return sum(number > 0 for number in numbers) <= 1 or len(full) <= 1
+    return len(numeric) <= 1 or len(full) <= 1
 
 
 def find_baselines(lines: list[Line]) -> list[Baseline]:
