@@ -122,8 +122,7 @@ def find_tables(rows: list[list[Words]], geometry: PageGeometry) -> tuple[list[B
     blocks = []
     for area in table_areas(rows, geometry):
         inside = [word for row in rows for cell in row for word in cell if is_inside(word, area)]
-        rulings = geometry.rulings.inside(area.x0, area.y0, area.x1, area.y1)
-        table = build(inside, rulings) if inside else None
+        table = build(inside, geometry.rulings.inside(area)) if inside else None
         if table is None or is_frame(table):
             continue
         blocks.append(
