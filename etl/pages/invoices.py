@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from etl.providers.local.einvoices.rendering import COLUMNS, TOTALS, value_at
+from etl.providers.local.einvoices.rendering import COLUMNS, TOTALS
+from etl.providers.local.einvoices.terms import value_at
 
 MODE = "einvoice"
 MAX_ROWS = 200  # of a table; the JSON tree has all rows

@@ -91,7 +91,7 @@ class OCRResult:
     provider_task_id: str
     metadata: dict[str, Any] = field(default_factory=dict)
     layout: tuple[dict[str, Any], ...] = field(default=(), compare=False)  # stored separately
-    lines: dict[int, "Lines"] = field(default_factory=dict, compare=False)  # stored separately
+    lines: dict[int, Lines] = field(default_factory=dict, compare=False)  # stored separately
     einvoice: dict[str, Any] | None = field(default=None, compare=False)  # stored separately
 
     def as_dict(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class OCRResult:
 
     @classmethod
     def from_dict(
-        cls, facts: dict[str, Any], *, markdown: str, lines: dict[int, "Lines"], einvoice: dict[str, Any] | None = None
+        cls, facts: dict[str, Any], *, markdown: str, lines: dict[int, Lines], einvoice: dict[str, Any] | None = None
     ) -> Self:
         return cls(
             markdown=markdown,

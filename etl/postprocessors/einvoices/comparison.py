@@ -8,7 +8,7 @@ from etl.postprocessors import document_text
 from etl.postprocessors.citations.index import Index
 from etl.postprocessors.citations.values import Finder
 from etl.providers.base import OCRResult
-from etl.providers.local.einvoices.rendering import value_at
+from etl.providers.local.einvoices.terms import value_at
 
 DUE = "totals.due"
 # The values that determine a payment. They must be on a page, in any notation that citations recognize.

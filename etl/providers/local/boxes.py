@@ -1,6 +1,6 @@
 """Text boxes: words with their position on a page, from text layers and OCR, for layout analysis."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -139,7 +139,7 @@ def mean_confidence(boxes: Iterable[Box]) -> float | None:
 
 def is_wide(character: str) -> bool:
     """Return whether a character is wide, as in Chinese, Japanese, and Korean. Lines may end after any of them."""
-    return bool(character) and east_asian_width(character) in "WF"
+    return east_asian_width(character) in "WF"
 
 
 def is_unspaced(character: str) -> bool:
@@ -151,6 +151,14 @@ def body_size(boxes: Iterable[Box]) -> float:
     """Return the median type size, weighted by characters."""
     sizes = [box.size for box in boxes for _ in range(1 + len(box.text) // 8)]
     return median(sizes) if sizes else 0.0
+
+
+def bounds(areas: Sequence[Area]) -> tuple[float, float, float, float]:
+    """Return the bounding box of all areas: x0, y0, x1, y1."""
+    return (
+        min(area.x0 for area in areas), min(area.y0 for area in areas),
+        max(area.x1 for area in areas), max(area.y1 for area in areas),
+    )  # fmt: skip
 
 
 def overlap(first: Area, second: Area) -> float:
@@ -169,8 +177,6 @@ def direction(text: str) -> int:
                 return -1
             case "L":
                 return 1
-            case _:
-                pass
     return 0
 
 

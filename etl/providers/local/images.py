@@ -3,7 +3,7 @@
 from typing import Any, BinaryIO
 
 import numpy as np
-from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL import Image, ImageFile
 
 from etl.core.errors import FileCorrupt, TooManyPages, TooManyPixels
 from etl.core.formats import DocumentFormat
@@ -40,7 +40,7 @@ class ImagePages:
             # Only the decoder of the detected format is enabled; DocumentFormat uses Pillow's names. The file is open,
             # because Pillow would memory-map a path and then ignore the orientation of an uncompressed TIFF.
             self.image = Image.open(file, formats=[kind.name])
-        except (UnidentifiedImageError, *DECODE_ERRORS):
+        except DECODE_ERRORS:
             raise FileCorrupt from None
         self.page_count = count_frames(self.image, limits.pages) if kind == DocumentFormat.TIFF else 1
 

@@ -4,7 +4,6 @@ A layout model finds regions. Ruling lines and aligned words indicate tables. No
 without a recognized structure stays as lines.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from statistics import median
@@ -14,6 +13,7 @@ from etl.providers.local.boxes import (
     Box,
     Words,
     body_size,
+    bounds,
     group_words,
     is_right_to_left,
     join_words,
@@ -21,6 +21,7 @@ from etl.providers.local.boxes import (
     overlap,
 )
 from etl.providers.local.layout_model import Region
+from etl.providers.local.office.markdown import full_table
 from etl.providers.local.order import reading_order
 from etl.providers.local.prose import paragraphs
 from etl.providers.local.rulings import Rulings
@@ -95,8 +96,7 @@ def find_blocks(boxes: list[Box], geometry: PageGeometry) -> list[Block]:
     rows = group_words(boxes)
     geometry.body = geometry.body or body_size(join_words(cell) for row in rows for cell in row)
     found, rest = find_tables(rows, geometry)
-    units: list[Unit] = [Unit.of([block]) for block in found]
-    units += find_texts(rest, geometry)
+    units = [*(Unit.of([block]) for block in found), *find_texts(rest, geometry)]
     return [block for unit in reading_order(units) for block in unit.blocks]
 
 
@@ -116,26 +116,18 @@ class Unit:
         return cls(blocks=blocks, x0=x0, y0=y0, x1=x1, y1=y1)
 
 
-def bounds(areas: Sequence[Area]) -> tuple[float, float, float, float]:
-    return (
-        min(area.x0 for area in areas), min(area.y0 for area in areas),
-        max(area.x1 for area in areas), max(area.y1 for area in areas),
-    )  # fmt: skip
-
-
 # ---- Tables ---------------------------------------------------------------------------------------------------------
 def find_tables(rows: list[list[Words]], geometry: PageGeometry) -> tuple[list[Block], list[list[Words]]]:
     """Return the tables, and the rows of cells outside of tables."""
     blocks = []
     for area in table_areas(rows, geometry):
         inside = [word for row in rows for cell in row for word in cell if is_inside(word, area)]
-        rulings = geometry.rulings.inside(area.x0, area.y0, area.x1, area.y1)
-        table = build(inside, rulings) if inside else None
+        table = build(inside, geometry.rulings.inside(area)) if inside else None
         if table is None or is_frame(table):
             continue
         blocks.append(
             Block(
-                kind="table", text=table.markdown(), x0=table.x0, y0=table.y0, x1=table.x1, y1=table.y1,
+                kind="table", text=full_table(table.cells), x0=table.x0, y0=table.y0, x1=table.x1, y1=table.y1,
                 lines=len(table.cells),
             )
         )  # fmt: skip
@@ -211,8 +203,7 @@ def find_texts(rows: list[list[Words]], geometry: PageGeometry) -> list[Unit]:
                 else:
                     inside.setdefault(region, []).extend(part)
     units = [to_unit(words, geometry, regions[index].kind) for index, words in inside.items()]
-    units += [to_unit(words, geometry, "") for words in cluster_words(outside)]
-    return [unit for unit in units if unit.blocks]
+    return units + [to_unit(words, geometry, "") for words in cluster_words(outside)]
 
 
 def join_labels(row: list[Words]) -> list[Words]:
@@ -231,7 +222,7 @@ def assign(cell: Words, regions: list[Region]) -> list[tuple[Words, int | None]]
 
     A cell that touches several regions is split between them, because their columns are close together.
     """
-    whole = Region(kind="", score=0.0, **dict(zip(("x0", "y0", "x1", "y1"), bounds(cell), strict=True)))
+    whole = rectangle(bounds(cell))
     shares = [overlap(whole, region) for region in regions]
     touched = [index for index, share in enumerate(shares) if share > 0.1 * whole.area]
     if len(touched) <= 1:

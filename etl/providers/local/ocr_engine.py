@@ -217,10 +217,7 @@ def confidence(parts: list[list[Box]]) -> float:
 
 
 # ---- Geometry -------------------------------------------------------------------------------------------------------
-Point = tuple[float, float]
-
-
-def to_box(corners: list[Point], text: str, score: float) -> Box:
+def to_box(corners: list[tuple[float, float]], text: str, score: float) -> Box:
     """Return the box of a line. `corners`: top left, top right, bottom right, bottom left, relative to the line."""
     (ax, ay), (bx, by), (cx, cy), (dx, dy) = corners
     return Box(

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from etl.providers.local.boxes import Box, Row, group_rows, mean_confidence
-from etl.providers.local.layout import Block, PageGeometry, analyze, bounds, is_plain_prose
+from etl.providers.local.boxes import Box, Row, bounds, group_rows, mean_confidence
+from etl.providers.local.layout import Block, PageGeometry, analyze, is_plain_prose
 from etl.providers.local.layout_model import LayoutModel
 from etl.providers.local.ocr_engine import Engine, EngineBroken
 from etl.providers.local.pages import LocalPage, Part

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 
 from etl.providers.local.boxes import Box, body_size, is_wide, join_lines
@@ -50,13 +51,11 @@ def measure(lines: list[Box], body: float, right: float) -> Metrics:
     )
 
 
-def paragraphs(lines: list[Box], *, body: float, right: float = 0.0, is_title: bool = False) -> Iterator[Paragraph]:
+def paragraphs(lines: list[Box], *, body: float, right: float, is_title: bool) -> Iterator[Paragraph]:
     """Yield the paragraphs of a column, from its lines in order from top to bottom.
 
     `right`: the right edge of the column, if it is beyond the text. `is_title`: whether the lines are known headings.
     """
-    if not lines:
-        return
     metrics = measure(lines, body, right)
     paragraph: list[Box] = []
     for line in lines:
@@ -82,9 +81,7 @@ def render(lines: list[Box], metrics: Metrics, *, is_title: bool) -> Paragraph:
     """Return a heading, or a paragraph with its lines joined where they wrap."""
     prefix = heading_prefix(lines, metrics.body, is_title=is_title)
     if prefix:
-        text = ""
-        for line in lines:
-            text = join_lines(text, line.text)
+        text = reduce(join_lines, [line.text for line in lines])
         return Paragraph(kind="title", text=f"{prefix} {text}", lines=lines)
     text = ""
     right = max(line.x1 for line in lines)

@@ -17,7 +17,7 @@ from config.platform.observability.metrics import CAUGHT
 from etl.core import errors
 from etl.core.characters import remove_control_characters
 from etl.core.errors import BadDocument, EmptyDocument, EtlError, OcrFailed, UnsupportedFormat
-from etl.core.formats import IMAGES, OFFICE_FORMATS, DocumentFormat
+from etl.core.formats import OFFICE_FORMATS, PRINTED, DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import (
     BLOCK_KINDS,
@@ -93,7 +93,7 @@ class LocalProvider(OCRProvider):
 
     name = "local"
     title = "The local provider"
-    formats = IMAGES | OFFICE_FORMATS | PLAIN_FORMATS | {DocumentFormat.PDF}
+    formats = PRINTED | OFFICE_FORMATS | PLAIN_FORMATS
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -276,7 +276,7 @@ class ResultBuilder:
     def add(self, message: Message) -> None:
         """Add a message. Its content is untrusted, because the reader process may be compromised."""
         if "reason" in message:
-            self.log_exception(event_of(message), message["reason"], page=message.get("failed"))
+            log_exception(event_of(message), message["reason"], page=message.get("failed"))
         if "error" in message:
             raise reader_error(message)
         try:
@@ -315,7 +315,7 @@ class ResultBuilder:
                 "image_not_read", "Some images on the page were not read. They may contain text.", page=number
             )
         if reason := message.get("layout_failed"):
-            self.log_exception("layout_failed", reason, page=number)
+            log_exception("layout_failed", reason, page=number)
             self.context.warn(
                 "layout_failed",
                 "The layout of the page could not be analyzed. Its text is returned as lines without structure.",
@@ -351,15 +351,16 @@ class ResultBuilder:
         if self.size > MAX_COPIES * max_text():
             raise ReaderCrashed
 
-    def log_exception(self, event: str, reason: object, *, page: object) -> None:
-        """Log and count an exception that the reader process caught."""
-        log.error(event, page=page, reason=checked_reason(reason))
-        CAUGHT.labels("page").inc()
-
     def markdown(self) -> str:
         if not self.text.pages or len(self.text.pages) != self.total:
             raise ReaderCrashed
         return str(self.text)
+
+
+def log_exception(event: str, reason: object, *, page: object) -> None:
+    """Log and count an exception that the reader process caught."""
+    log.error(event, page=page, reason=checked_reason(reason))
+    CAUGHT.labels("page").inc()
 
 
 def event_of(message: Message) -> str:
@@ -372,8 +373,7 @@ def event_of(message: Message) -> str:
 def parse_drawn_page(message: Message) -> tuple[int, bytes | None]:
     """Return the number and the image of a page. The image is untrusted and only checked for its format."""
     if reason := message.get("reason"):
-        log.error("page_not_drawn", page=message["drawn"], reason=checked_reason(reason))
-        CAUGHT.labels("page").inc()
+        log_exception("page_not_drawn", reason, page=message["drawn"])
     try:
         number, image = int(message["drawn"]), message["image"] and b64decode(message["image"], validate=True)
     except (TypeError, ValueError):

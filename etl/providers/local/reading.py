@@ -4,6 +4,7 @@ import re
 from base64 import b64encode
 from collections import deque
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, BinaryIO
 
 from etl.core.errors import BadDocument, FileCorrupt, FileTooLarge, OcrFailed, TooManyPages, TooManyPixels, TooMuchText
@@ -134,9 +135,6 @@ class DocumentReader:
             "lines": page_json.describe_lines(page),
         }
 
-    def close(self) -> None:
-        self.source.close()
-
 
 def prepare(request: Message) -> None:
     """Load the libraries that only some documents need, before the fork, so that later documents need not load them.
@@ -147,8 +145,7 @@ def prepare(request: Message) -> None:
         from etl.providers.local.einvoices import reading as einvoices
 
         einvoices.load()
-        return
-    if request.get("kind") in OFFICE_FORMATS:
+    elif request.get("kind") in OFFICE_FORMATS:
         from etl.providers.local.office import reading  # noqa: F401
 
 
@@ -172,13 +169,11 @@ def read(engine: Engine, request: Message, document: BinaryIO) -> Iterator[Messa
             yield from office.read(kind, document, limits, describe=describe_location)
             return
         reader = DocumentReader(engine, document=document, kind=kind, limits=limits)
-        try:
+        with closing(reader.source):
             if draw := request.get("draw"):
                 yield from reader.draw_pages(**draw)
             else:
                 yield from reader.count_pages() if request.get("count_only") else reader.read_all()
-        finally:
-            reader.close()
     except BadDocument as error:
         yield {"error": type(error).__name__, "found": error.found, "limit": error.limit}
     except MemoryError:

@@ -7,13 +7,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from etl.providers.local.boxes import Area, bounds
+
 # Minimum length of a line in inches, its minimum darkness (0 to 255), and its maximum thickness in inches.
 MIN_LENGTH, MIN_DARKNESS, MAX_THICKNESS = 0.35, 40, 0.06
 # Maximum distance between lines that meet, in inches.
 TOLERANCE = 0.04
 FRAME = 4  # number of lines of a plain frame
 SAME_LINE = 3  # maximum points between parts of a line
-MARGIN = 4.0  # points around a rectangle
+MARGIN = 4.0  # points around an area
 # Maximum share of dark pixels beside a line, unless the line is longer than this share of the page's width.
 MAX_INK, LONG = 0.25, 0.3
 
@@ -34,12 +36,12 @@ class Rulings:
     vertical: list[Ruling] = field(default_factory=list)
     edges: list[Ruling] = field(default_factory=list)  # the top and bottom edges of filled areas, such as a shaded head
 
-    def inside(self, x0: float, y0: float, x1: float, y1: float) -> "Rulings":
-        """Return the lines whose middle is in a rectangle or near it."""
+    def inside(self, area: Area) -> "Rulings":
+        """Return the lines whose middle is in an area or near it."""
 
         def is_inside(line: Ruling) -> bool:
             x, y = (line.x0 + line.x1) / 2, (line.y0 + line.y1) / 2
-            return x0 - MARGIN <= x <= x1 + MARGIN and y0 - MARGIN <= y <= y1 + MARGIN
+            return area.x0 - MARGIN <= x <= area.x1 + MARGIN and area.y0 - MARGIN <= y <= area.y1 + MARGIN
 
         return Rulings(*([*filter(is_inside, each)] for each in (self.horizontal, self.vertical, self.edges)))
 
@@ -50,12 +52,7 @@ class Rulings:
             touching = [group for group in groups if any(meets(line, other) for other in group)]
             groups = [group for group in groups if group not in touching]
             groups.append([line, *(each for group in touching for each in group)])
-        for group in groups:
-            if len(group) > FRAME:
-                yield (
-                    min(line.x0 for line in group), min(line.y0 for line in group),
-                    max(line.x1 for line in group), max(line.y1 for line in group),
-                )  # fmt: skip
+        yield from (bounds(group) for group in groups if len(group) > FRAME)
 
 
 def meets(first: Ruling, second: Ruling) -> bool:

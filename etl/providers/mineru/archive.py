@@ -45,13 +45,13 @@ class UnsafeArchive(Exception):
 class Archive:
     """An open archive, checked as far as possible without decompression."""
 
-    def __init__(self, file: BinaryIO, *, members: int = MAX_MEMBERS) -> None:
-        """Open the archive. `members`: the maximum number of entries. Raises DamagedArchive and UnsafeArchive."""
+    def __init__(self, file: BinaryIO, *, max_members: int = MAX_MEMBERS) -> None:
+        """Open the archive. Raises DamagedArchive and UnsafeArchive."""
         check_directory(file)
         with translated_errors():
             self._zip = ZipFile(file)
         self._members = self._zip.infolist()
-        if len(self._members) > members:
+        if len(self._members) > max_members:
             raise UnsafeArchive
 
     def __enter__(self) -> Self:

@@ -8,13 +8,12 @@ one.
 from django.conf import settings
 
 from etl.core.errors import FileCorrupt, FileEncrypted, FileTooLarge
-from etl.core.formats import ARCHIVES, IMAGES, DocumentFormat
+from etl.core.formats import ARCHIVES, PRINTED
 from etl.core.stage_context import StageContext
 from etl.providers.base import Document
 from etl.providers.local import LocalProvider
 from etl.providers.mineru.archive import Archive, DamagedArchive, UnsafeArchive
 
-CHECKED_LOCALLY = IMAGES | {DocumentFormat.PDF}
 MAX_PARTS = 10_000
 # Maximum decompressed size of a document, as a multiple of ETL_MAX_FILE_BYTES.
 MAX_EXPANSION = 10
@@ -25,7 +24,7 @@ def check(document: Document, *, reader: LocalProvider, context: StageContext) -
 
     Raises BadDocument, and OcrFailed if the reader process crashes.
     """
-    if document.kind in CHECKED_LOCALLY:
+    if document.kind in PRINTED:
         return reader.count_pages(document, context=context)
     if document.kind in ARCHIVES:
         measure(document, context=context)
@@ -34,7 +33,7 @@ def check(document: Document, *, reader: LocalProvider, context: StageContext) -
 
 def measure(document: Document, *, context: StageContext) -> None:
     try:
-        with document.path.open("rb") as file, Archive(file, members=MAX_PARTS) as archive:
+        with document.path.open("rb") as file, Archive(file, max_members=MAX_PARTS) as archive:
             if archive.is_encrypted:
                 raise FileEncrypted
             archive.measure(limit=MAX_EXPANSION * settings.SLUICE.etl_max_file_bytes, context=context)

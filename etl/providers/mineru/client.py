@@ -116,8 +116,8 @@ class MinerUClient:
         self._client.close()
 
     # -- The configured server ----------------------------------------------------------------------------------------
-    def get(self, *path: str, **options: Any) -> MinerUResponse:
-        return self.request("GET", *path, **options)
+    def get(self, *path: str) -> MinerUResponse:
+        return self.request("GET", *path)
 
     def post(self, *path: str, **options: Any) -> MinerUResponse:
         return self.request("POST", *path, **options)

@@ -128,5 +128,5 @@ def has_all_text(pieces: str, markdown: str) -> bool:
     return missing.total() <= max(MAX_MISSING_CHARACTERS, MAX_MISSING_SHARE * expected.total())
 
 
-def letters(text: str) -> "Counter[str]":
+def letters(text: str) -> Counter[str]:
     return Counter(character for character in TAG.sub("", text) if character.isalnum())

@@ -10,11 +10,11 @@ import structlog
 from django.conf import settings
 
 from etl.core.errors import BadDocument, EtlError, ProviderForbidden, ProviderUnavailable
-from etl.core.formats import DocumentFormat
+from etl.core.formats import PARTS, PRINTED, DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import Document, OCRProvider, OCRResult
 from etl.providers.local import LocalProvider
-from etl.providers.mineru import bounds, jobs, pages, supported_formats
+from etl.providers.mineru import bounds, jobs, pages
 from etl.providers.mineru.client import MinerUClient, MinerUResponse, raise_for_status
 from etl.providers.mineru.cloud import CloudV4
 from etl.providers.mineru.protocol import Protocol, WrongProtocol
@@ -24,6 +24,9 @@ from etl.providers.mineru.v4 import V4, best_tier
 log = structlog.get_logger(__name__)
 
 PROTOCOLS: dict[str, type[Protocol]] = {protocol.name: protocol for protocol in (V3, V4, CloudV4)}
+# The formats that MinerU accepts.
+FORMATS = frozenset(DocumentFormat) - {DocumentFormat.TEXT, DocumentFormat.MARKDOWN}
+FORMATS_OF_VERSION_3 = PRINTED | frozenset(PARTS.values())
 HOSTED_PATH = "/api/v4"
 FIRST_UNSUPPORTED = (4, 1)  # first version with incompatible requests at the same paths
 
@@ -47,14 +50,15 @@ class MinerUProvider(OCRProvider):
     @property
     def formats(self) -> frozenset[DocumentFormat]:  # type: ignore[override]
         """The formats that the protocol supports. Submissions are checked without a request to the server."""
-        return supported_formats.VERSION_3 if settings.SLUICE.etl_mineru_protocol == "v3" else supported_formats.ALL
+        return FORMATS_OF_VERSION_3 if settings.SLUICE.etl_mineru_protocol == "v3" else FORMATS
 
     def convert(self, document: Document, *, context: StageContext) -> OCRResult:
         began = time.monotonic()
         counted = bounds.check(document, reader=self._reader, context=context)
         try:
             with MinerUClient(context) as client:
-                done = jobs.run(self._protocol(client), document, context=context)
+                protocol = self._protocol(client)
+                done = jobs.run(protocol, document, context=context)
         except EtlError as error:
             if not isinstance(error, BadDocument):
                 self._server = None  # detect it again, because it may have been replaced
@@ -67,7 +71,7 @@ class MinerUProvider(OCRProvider):
             pages=found,
             provider=self.name,
             provider_task_id=done.job,
-            metadata=counts | self._facts(done),
+            metadata=counts | facts(protocol, done),
         )
 
     def close(self) -> None:
@@ -77,10 +81,11 @@ class MinerUProvider(OCRProvider):
         self._server = self._server or detect(client)
         return self._server.protocol(client, tier=self._server.tier)
 
-    def _facts(self, done: jobs.FinishedJob) -> dict[str, Any]:
-        protocol = {"protocol": self._server.protocol.name} if self._server else {}
-        read = {"version": done.result.version, "backend": done.result.backend}
-        return {"version": ""} | protocol | {name: fact for name, fact in read.items() if fact} | done.state.facts
+
+def facts(protocol: Protocol, done: jobs.FinishedJob) -> dict[str, Any]:
+    read = {"version": done.result.version, "backend": done.result.backend}
+    known = {name: fact for name, fact in read.items() if fact}
+    return {"version": "", "protocol": protocol.name} | known | done.state.facts
 
 
 # ---- Detection ------------------------------------------------------------------------------------------------------

@@ -155,9 +155,10 @@ def add_middle(result: ParsedResult, middle: dict[str, Any]) -> None:
     if result.backend == "vlm" or isinstance(middle.get("_ocr_enable"), bool):
         result.recognized = middle.get("_ocr_enable") is not False
     pages = middle.get("pdf_info")
-    for index in map(page_index, pages if isinstance(pages, list) and result.blocks is not None else []):
-        if index is not None and result.blocks is not None:
-            result.blocks.setdefault(index, [])
+    if result.blocks is not None and isinstance(pages, list):
+        for index in map(page_index, pages):
+            if index is not None:
+                result.blocks.setdefault(index, [])
 
 
 def page_index(page: Any) -> int | None:

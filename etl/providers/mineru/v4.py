@@ -16,7 +16,7 @@ from etl.providers.mineru.protocol import JobFailed, JobLost, JobState, SelfHost
 
 WORKING = {"queued", "running"}
 FINISHED = {"completed", "partial"}
-TIERS = ("flash", "basic", "standard", "advanced")
+TIERS = ("flash", "basic", "standard", "advanced")  # best last
 DEFAULT_TIER = "standard"  # the server's default
 FORMATS = ["markdown", "structured_content", "zip"]
 
@@ -88,4 +88,4 @@ def best_tier(response: MinerUResponse) -> str:
         return DEFAULT_TIER
     listed = response.json().get("data")
     offered = [tier.get("id") for tier in listed if isinstance(tier, dict)] if isinstance(listed, list) else []
-    return max(filter(offered.__contains__, TIERS), key=TIERS.index, default=DEFAULT_TIER)
+    return next((tier for tier in reversed(TIERS) if tier in offered), DEFAULT_TIER)

@@ -4,6 +4,7 @@ import html
 from collections.abc import Iterator
 from typing import Any
 
+from etl.providers.local.einvoices.terms import value_at
 from etl.providers.local.office import markdown
 
 PARTY = ("name", "address.street", "address.postcode", "address.city", "address.country", "vat_id")
@@ -56,14 +57,6 @@ def blocks(data: dict[str, Any]) -> Iterator[str]:
     if data["notes"]:
         yield markdown.heading(2, "Notes")
         yield "\n\n".join(markdown.one_line(plain(note)) for note in data["notes"])
-
-
-def value_at(data: dict[str, Any], member: str) -> Any:
-    """Return the value at a path such as `address.city`, or None."""
-    value: Any = data
-    for name in member.split("."):
-        value = value.get(name) if value else None
-    return value
 
 
 def plain(value: Any) -> str:

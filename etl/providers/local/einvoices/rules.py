@@ -9,6 +9,7 @@ from decimal import ROUND_FLOOR, Decimal, localcontext
 from typing import Any
 
 from etl.providers.local.einvoices.profiles import Profile
+from etl.providers.local.einvoices.terms import value_at
 
 ZERO, HALF, CENT = Decimal(0), Decimal("0.5"), Decimal("0.01")
 # For a tax amount, because it may be the sum of rounded amounts of lines.
@@ -110,13 +111,6 @@ def missing_members(
         if lacking:
             more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
             yield BrokenRule(rule, f"{item} {lacking[0]}{more}: the {name} is missing.")
-
-
-def value_at(data: dict[str, Any], member: str) -> Any:
-    value: Any = data
-    for name in member.split("."):
-        value = value.get(name) if value else None
-    return value
 
 
 # ---- Sums -----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """The syntaxes of e-invoices, and access to their terms. Runs only in the reader process."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -96,14 +95,13 @@ def compile_paths(syntax: Syntax, paths: str) -> list[Any]:
 
 def compile_all() -> None:
     """Compile the paths of all terms once, so that forked processes do not have to."""
-    tables: tuple[Iterable[Term], ...] = (
-        (terms.PROFILE, terms.NOTES, terms.LINES, terms.TAXES, terms.ALLOWANCES, terms.CHARGES, terms.LINE_STATUS),
-        terms.HEAD, terms.TOTALS, terms.LINE, terms.TAX, terms.OTHER_SUMS,
+    all_terms = (
+        terms.PROFILE, terms.NOTES, terms.LINES, terms.TAXES, terms.ALLOWANCES, terms.CHARGES, terms.LINE_STATUS,
+        *terms.HEAD, *terms.TOTALS, *terms.LINE, *terms.TAX, *terms.OTHER_SUMS,
     )  # fmt: skip
     for syntax in SYNTAXES:
-        for table in tables:
-            for term in table:
-                compile_paths(syntax, syntax.path(term))
+        for term in all_terms:
+            compile_paths(syntax, syntax.path(term))
 
 
 # ---- Values ---------------------------------------------------------------------------------------------------------

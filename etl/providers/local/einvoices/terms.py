@@ -2,12 +2,12 @@
 
 Each row: the term, the field of the result, the path in CII D16B and later (Factur-X, ZUGFeRD 2, XRechnung), and the
 path in UBL 2.1. ZUGFeRD 1 uses the paths of CII with other element names. If a row has several paths, the first one
-with text is used. Runs only in the reader process.
+with text is used.
 """
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["text", "amount", "date"]
 
@@ -19,6 +19,14 @@ class Term:
     cii: str
     ubl: str
     kind: Kind = "text"
+
+
+def value_at(data: dict[str, Any], member: str) -> Any:
+    """Return the value at a path such as `address.city`, or None."""
+    value: Any = data
+    for name in member.split("."):
+        value = value.get(name) if value else None
+    return value
 
 
 DOCUMENT = "rsm:ExchangedDocument"

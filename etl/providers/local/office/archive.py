@@ -94,9 +94,6 @@ class Archive:
     def parts_of_kind(self, part: str, kind: str) -> list[str]:
         return [name for each, name in self.related(part).values() if each == kind and name in self]
 
-    def close(self) -> None:
-        self.zip.close()
-
 
 class BlockFile:
     """File object that reads from an iterator of blocks, for a streaming parser."""

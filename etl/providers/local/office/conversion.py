@@ -125,10 +125,8 @@ def clear_spans(document: DoclingDocument) -> None:
     for table in document.tables:
         for cell in table.data.table_cells:
             cell.row_span = cell.col_span = 1
-            cell.end_row_offset_idx, cell.end_col_offset_idx = (
-                cell.start_row_offset_idx + 1,
-                cell.start_col_offset_idx + 1,
-            )
+            cell.end_row_offset_idx = cell.start_row_offset_idx + 1
+            cell.end_col_offset_idx = cell.start_col_offset_idx + 1
 
 
 def is_comments(item: Any) -> bool:

@@ -58,7 +58,7 @@ class MailReader:
     def text(self, part: MIMEPart) -> str:
         try:
             content = part.get_content()
-        except (LookupError, ValueError, KeyError):  # an unknown character set
+        except (LookupError, ValueError):  # an unknown character set
             content = (part.get_payload(decode=True) or b"").decode("utf-8", "replace")  # type: ignore[union-attr]
         if part.get_content_type() != "text/html":
             return self.budget.spend(str(content))

@@ -25,12 +25,13 @@ def table(rows: Iterable[Sequence[str]]) -> str:
     used = sorted({index for line in lines for index, cell in enumerate(line) if cell})
     if len(used) <= 1:
         return "\n\n".join(cell for line in lines for cell in line if cell)
-    return "\n".join(table_lines([[line[at] if at < len(line) else "" for at in used] for line in lines]))
+    return full_table([[line[at] if at < len(line) else "" for at in used] for line in lines])
 
 
-def table_lines(lines: list[list[str]]) -> Iterable[str]:
-    head, *body = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-    return (f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *body])
+def full_table(cells: list[list[str]]) -> str:
+    """Return a table with all rows and columns. The first row is its head."""
+    head, *body = [[cell.replace("|", "\\|") for cell in row] for row in cells]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *body])
 
 
 def join(blocks: Iterable[str]) -> str:

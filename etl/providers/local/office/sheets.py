@@ -23,9 +23,12 @@ class Sheet:
 
     def page(self) -> OfficePage:
         """Return a heading and tables. Empty rows separate tables. Hidden parts are included, with a note."""
-        blocks = [markdown.heading(2, f"{self.name} (hidden sheet)" if self.is_hidden else self.name)]
         hidden = self.hidden_note()
-        blocks += [*hidden, *(markdown.table(to_rectangle(group)) for group in self.groups())]
+        blocks = [
+            markdown.heading(2, f"{self.name} (hidden sheet)" if self.is_hidden else self.name),
+            hidden,
+            *(markdown.table(to_rectangle(group)) for group in self.groups()),
+        ]
         formulas = [f"{column_name(column)}{row}" for column, row in self.formulas[:MAX_RANGES]]
         is_hidden = bool(self.rows) and (self.is_hidden or bool(hidden))
         return OfficePage(
@@ -45,15 +48,14 @@ class Sheet:
             last = number
         return found
 
-    def hidden_note(self) -> list[str]:
+    def hidden_note(self) -> str:
         used = {column for row in self.rows.values() for column in row}
         rows = [number for number in self.hidden_rows if number in self.rows]
         columns = sorted(each for each in used if any(first <= each <= last for first, last in self.hidden_columns))
-        words = [f"Hidden rows: {ranges(rows)}." if rows else ""]
-        words += [
-            f"Hidden columns: {', '.join(column_name(each) for each in columns[:MAX_RANGES])}." if columns else ""
-        ]
-        return [" ".join(filter(None, words))] if any(words) else []
+        notes = [f"Hidden rows: {ranges(rows)}."] if rows else []
+        if columns:
+            notes.append(f"Hidden columns: {', '.join(map(column_name, columns[:MAX_RANGES]))}.")
+        return " ".join(notes)
 
 
 def to_rectangle(rows: list[dict[int, str]]) -> list[list[str]]:

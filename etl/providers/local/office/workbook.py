@@ -15,7 +15,6 @@ from etl.providers.local.office.xml import attribute, child, children, local_nam
 
 VISIBLE = "visible"
 TRUE = {"1", "true"}
-MAX_COLUMNS, MAX_ROWS = 16_384, 1_048_576
 
 
 @dataclass(frozen=True, slots=True)

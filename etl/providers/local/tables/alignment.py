@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from etl.providers.local.boxes import Area, Box, Row
+from etl.providers.local.boxes import Area, Box, Row, bounds
 from etl.providers.local.tables.columns import MIN_COLUMNS, MIN_ITEM_NUMBERS, NUMBER
 from etl.providers.local.tables.rows import MIN_ITEM_COLUMNS, TIGHT
 from etl.providers.local.tables.table import MIN_ROWS
@@ -31,11 +31,7 @@ class AlignedRows:
     rows: list[list[Box]]
 
     def area(self) -> tuple[float, float, float, float]:
-        boxes = [box for row in self.rows for box in row]
-        return (
-            min(box.x0 for box in boxes), min(box.y0 for box in boxes),
-            max(box.x1 for box in boxes), max(box.y1 for box in boxes),
-        )  # fmt: skip
+        return bounds([box for row in self.rows for box in row])
 
     def max_inner_gap(self) -> float:
         """Return the gap above which a row with one cell is the heading of another table."""

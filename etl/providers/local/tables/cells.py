@@ -25,7 +25,7 @@ def split_lines(words: Words, cuts: list[float]) -> list[Line]:
         for cell in row:
             for text in split_texts(cell, cuts, space):
                 first, last = column_of(text[0], cuts), column_of(text[-1], cuts)
-                if len(text) == 1 and (text[0].x1 - text[0].x0) > 0:
+                if len(text) == 1 and text[0].width > 0:
                     first, last = span_of(text[0], cuts)
                 if first == last:
                     by_column[first] += text

@@ -6,7 +6,7 @@ from statistics import median
 
 import numpy as np
 
-from etl.providers.local.boxes import CELL_GAP, Box, Row, Words, group_words
+from etl.providers.local.boxes import CELL_GAP, Box, Row, Words, bounds, group_words
 from etl.providers.local.rulings import Rulings, merge_lines
 
 MIN_COLUMNS = 2
@@ -32,11 +32,11 @@ NUMBER = re.compile(
 )
 
 
-def find_cuts(words: Words, rulings: Rulings | None) -> list[float]:
+def find_cuts(words: Words, rulings: Rulings) -> list[float]:
     """Return the x-coordinates between columns, from left to right."""
-    ruled = ruled_cuts(words, rulings) if rulings else []
+    ruled = ruled_cuts(words, rulings)
     aligned = aligned_cuts(words)
-    if ruled and rulings and is_framed(words, rulings):
+    if ruled and is_framed(words, rulings):
         lines = [line.x0 for line in rulings.vertical]
         return sorted([*ruled, *(cut for cut in aligned if divides(cut, words, ruled, lines))])
     return ruled if ruled and len(ruled) >= len(aligned) else aligned
@@ -44,21 +44,19 @@ def find_cuts(words: Words, rulings: Rulings | None) -> list[float]:
 
 def ruled_cuts(words: Words, rulings: Rulings) -> list[float]:
     """Return vertical lines between words whose parts add up to more than half of the height of the words."""
-    height = max(word.y1 for word in words) - min(word.y0 for word in words)
-    left, right = min(word.x0 for word in words), max(word.x1 for word in words)
+    left, top, right, bottom = bounds(words)
     lines = sorted(rulings.vertical, key=lambda line: line.x0)
     positions = merge_lines(((line.x0 + line.x1) / 2, line.y1 - line.y0) for line in lines)
-    cuts = [x for x, length in positions if length > 0.5 * height and left < x < right]
+    cuts = [x for x, length in positions if length > 0.5 * (bottom - top) and left < x < right]
     return [x for x in cuts if sum(word.x0 + 1 < x < word.x1 - 1 for word in words) <= 0.02 * len(words)]
 
 
 def is_framed(words: Words, rulings: Rulings) -> bool:
     """Return whether vertical lines are on both sides of the words, over most of their height."""
-    height = max(word.y1 for word in words) - min(word.y0 for word in words)
-    left, right = min(word.x0 for word in words), max(word.x1 for word in words)
+    left, top, right, bottom = bounds(words)
     before = sum(line.y1 - line.y0 for line in rulings.vertical if line.x0 < left)
     after = sum(line.y1 - line.y0 for line in rulings.vertical if line.x1 > right)
-    return min(before, after) > FRAMED * height
+    return min(before, after) > FRAMED * (bottom - top)
 
 
 def divides(cut: float, words: Words, ruled: list[float], lines: list[float]) -> bool:
@@ -67,8 +65,7 @@ def divides(cut: float, words: Words, ruled: list[float], lines: list[float]) ->
     It does if a vertical line is near it, or if it divides enough rows. `ruled`: the lines between columns. `lines`:
     all vertical lines, including short ones.
     """
-    near = min((abs(x - cut) for x in ruled), default=float("inf"))
-    if near < NEAR_LINE:
+    if any(abs(x - cut) < NEAR_LINE for x in ruled):
         return False  # the same column
     if any(abs(x - cut) < NEAR_LINE for x in lines):
         return True
@@ -86,7 +83,7 @@ def divides(cut: float, words: Words, ruled: list[float], lines: list[float]) ->
 def aligned_cuts(words: Words) -> list[float]:
     """Return the x-coordinates of the gaps that run through the rows with the most cells."""
     rows = group_words(words)
-    widest = max((len(row) for row in rows), default=0)
+    widest = max(map(len, rows))
     if widest < MIN_COLUMNS:
         return []
     full = [[word for cell in row for word in cell] for row in rows if len(row) > widest / 2]

@@ -77,8 +77,7 @@ def band_rows(lines: list[Line], width: int, *, is_ruled: bool, is_first: bool) 
     is_head = is_first and len(baselines) <= MAX_HEAD_LINES and not any(map(number_columns, baselines))
     if (is_ruled and is_one_row(baselines)) or is_head:
         return head_rows(baselines) if is_first else [[baseline.lines for baseline in baselines]]
-    anchors = find_anchors(baselines, width)
-    return build_rows(baselines, anchors)
+    return build_rows(baselines, find_anchors(baselines, width))
 
 
 def head_rows(baselines: list[Baseline]) -> list[list[list[Line]]]:
@@ -92,9 +91,9 @@ def is_one_row(baselines: list[Baseline]) -> bool:
 
     At most one baseline has numbers, or at most one has several columns.
     """
-    numbers = [sum(bool(NUMBER.fullmatch(line.box.text)) for line in baseline.lines) for baseline in baselines]
+    numeric = [baseline for baseline in baselines if number_columns(baseline)]
     full = [baseline for baseline in baselines if len(baseline.columns) > 1]
-    return sum(number > 0 for number in numbers) <= 1 or len(full) <= 1
+    return len(numeric) <= 1 or len(full) <= 1
 
 
 def find_baselines(lines: list[Line]) -> list[Baseline]:

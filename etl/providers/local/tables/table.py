@@ -1,9 +1,9 @@
-"""Tables, built from words and written as GitHub Markdown."""
+"""Tables, built from words."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from etl.providers.local.boxes import Box, Words, join_lines
+from etl.providers.local.boxes import Words, bounds, join_lines
 from etl.providers.local.rulings import Rulings
 from etl.providers.local.tables.cells import Line, split_lines
 from etl.providers.local.tables.columns import MIN_COLUMNS, find_cuts
@@ -25,14 +25,10 @@ class Table:
     y0: float
     x1: float
     y1: float
-    boxes: list[Box] = field(default_factory=list)
-
-    def markdown(self) -> str:
-        head, *body = [[cell.replace("|", "\\|") for cell in line] for line in self.cells]
-        return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *body])
+    boxes: Words
 
 
-def build(words: Words, rulings: Rulings | None = None) -> Table | None:
+def build(words: Words, rulings: Rulings) -> Table | None:
     """Build a table from words. Return None if they do not form columns and rows."""
     texts_only = [word for word in words if not LEADER.fullmatch(word.text)]
     cuts = find_cuts(texts_only, rulings) if texts_only else []
@@ -40,7 +36,6 @@ def build(words: Words, rulings: Rulings | None = None) -> Table | None:
         return None
     lines = split_lines(texts_only, cuts)
     rows: list[list[list[Line]]] = []
-    rulings = rulings or Rulings()
     ruled = split_bands(lines, rulings.horizontal)
     is_ruled = len(ruled) >= MIN_RULED_BANDS
     bands = [part for band in ruled for part in split_shades(band, rulings.edges)]
@@ -54,19 +49,12 @@ def build(words: Words, rulings: Rulings | None = None) -> Table | None:
     top = min(line.box.y0 for baseline in rows[0] for line in baseline)
     bottom = max(line.box.y1 for baseline in rows[-1] for line in baseline)
     words = [word for word in words if top < word.middle < bottom]
-    cells = [texts(row, len(cuts) + 1) for row in rows]
-    cells = without_empty_columns(cells)
+    cells = without_empty_columns([texts(row, len(cuts) + 1) for row in rows])
     is_item_alone = len(rows) == 1 and any(is_item(Baseline(baseline)) for baseline in rows[0])
     if (len(cells) < MIN_ROWS and not is_item_alone) or len(cells[0]) < MIN_COLUMNS:
         return None
-    return Table(
-        cells=cells,
-        x0=min(word.x0 for word in words),
-        y0=min(word.y0 for word in words),
-        x1=max(word.x1 for word in words),
-        y1=max(word.y1 for word in words),
-        boxes=words,
-    )
+    x0, y0, x1, y1 = bounds(words)
+    return Table(cells=cells, x0=x0, y0=y0, x1=x1, y1=y1, boxes=words)
 
 
 def is_across(row: list[list[Line]]) -> bool:
@@ -92,5 +80,5 @@ def texts(row: list[list[Line]], width: int) -> list[str]:
 
 
 def without_empty_columns(cells: list[list[str]]) -> list[list[str]]:
-    kept = [index for index in range(len(cells[0])) if any(row[index] for row in cells)] if cells else []
+    kept = [index for index in range(len(cells[0])) if any(row[index] for row in cells)]
     return [[row[index] for index in kept] for row in cells]
