@@ -19,7 +19,7 @@ from django.http import HttpRequest, HttpResponse
 from config.platform.db import clock
 from config.platform.http import audit, staff
 from config.platform.http.audit import CHANGES
-from config.platform.http.paging import refusal
+from config.platform.http.paging import require_choice
 from config.platform.ui.base import Listing, api_request, segments
 from exports.api import views
 from exports.core.errors import explain, with_meaning
@@ -140,7 +140,7 @@ def receipt_of(job: Job, request: HttpRequest) -> dict[str, Any]:
         state = "expired"
     elif state == "expired":
         state = "link_expired"
-    show_link = request.user.pk == job.user_id and state == "open"
+    own_link = link if request.user.pk == job.user_id and state == "open" else None
     return {
         "row": receipt,
         "state": state,
@@ -151,8 +151,8 @@ def receipt_of(job: Job, request: HttpRequest) -> dict[str, Any]:
         "line": for_shell(f"{receipt.checksum}  {receipt.file_name}"),
         "shell_name": for_shell(receipt.file_name),
         "powershell_name": for_powershell(receipt.file_name),
-        "url": request.build_absolute_uri(links.path_of(link)) if show_link and link else "",
-        **(binding(link, request) if show_link and link else {}),
+        "url": request.build_absolute_uri(links.path_of(own_link)) if own_link else "",
+        **(binding(own_link, request) if own_link else {}),
     }
 
 
@@ -184,8 +184,8 @@ def binding(link: Link, request: HttpRequest) -> dict[str, Any]:
 def chunks(job: Job, request: HttpRequest) -> dict[str, Any]:
     """Return the template context of the chunk table: a page of chunks, and the failures by kind."""
     status = request.GET.get("status", "")
-    if status and status not in ChunkStatus.values:
-        raise refusal("status", f"Must be one of: {', '.join(sorted(ChunkStatus.values))}.", code="invalid_choice")
+    if status:
+        require_choice("status", status, among=ChunkStatus.values)
     rows = Chunk.objects.filter(job=job)
     listing = Listing(request, rows.filter(status=status) if status else rows, ordering=("seq",))
     return {
@@ -197,7 +197,7 @@ def chunks(job: Job, request: HttpRequest) -> dict[str, Any]:
                 "error": explain(each.error_code, each.error_detail) if each.error_code else None,
                 "reason": with_meaning(each.error_detail),
             }
-            for each in listing.rows or []
+            for each in listing.rows
         ],
         "failures": failures(rows, access.message_check(job, request.user.pk)) if job.failed else [],
         "retries": rows.filter(attempts__gt=1).aggregate(sum=Sum(F("attempts") - 1))["sum"] or 0,

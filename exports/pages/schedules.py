@@ -160,12 +160,11 @@ class SchedulePage(ExportsPage):
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         schedule = editing.owned(self.kwargs["schedule_id"], user_id=self.user.pk)
         listing = Listing(self.request, ScheduleRun.objects.filter(schedule=schedule), ordering=("-id",))
-        runs = listing.rows or []
-        status_of = representation.statuses(runs)
+        status_of = representation.statuses(listing.rows)
         return super().get_context_data(
             schedule=schedule,
             listing=listing,
-            rows=[{"run": run, "status": status_of[run.pk]} for run in runs],
+            rows=[{"run": run, "status": status_of[run.pk]} for run in listing.rows],
             upcoming=upcoming(schedule),
             is_active=Job.objects.active().filter(schedule_id=schedule.pk).exists(),
             keys=schedule.request.get("keys", ()),

@@ -69,9 +69,7 @@ class WebhookListPage(ExportsPage):
     title = "Webhooks"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        found = list(
-            Webhook.objects.filter(user=self.user).order_by("-created_at", "-pk")[: subscriptions.MAX_PER_USER]
-        )
+        found = Webhook.objects.filter(user=self.user).order_by("-created_at", "-pk")[: subscriptions.MAX_PER_USER]
         rows = [{"webhook": each, "events": [NAMES.get(name, name) for name in each.events]} for each in found]
         form = context.pop("form", None) or empty()
         return super().get_context_data(
@@ -79,7 +77,6 @@ class WebhookListPage(ExportsPage):
             form=form,
             limit=subscriptions.MAX_PER_USER,
             is_full=len(rows) >= subscriptions.MAX_PER_USER,
-            title=self.title,
             **context,
         )
 
