@@ -64,7 +64,7 @@ class DeliveryRow:
     @property
     def waits(self) -> bool:
         """Return whether the next attempt is scheduled for later, so that "Send now" is useful."""
-        return self.next_at is not None and not self.is_sending and self.next_at > clock.now()
+        return self.next_at is not None and self.next_at > clock.now()
 
     @property
     def is_due(self) -> bool:
