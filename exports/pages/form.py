@@ -2,6 +2,7 @@
 
 import csv
 import re
+from copy import copy
 from typing import Any
 from uuid import uuid4
 
@@ -249,10 +250,9 @@ class ExportForm(forms.Form):
 
     def change(self, name: str, value: str) -> None:
         """Replace a submitted value in the form."""
-        data: Any = self.data
-        self.data = data.copy()
-        data = self.data
+        data: Any = copy(self.data)
         data[name] = value
+        self.data = data
 
 
 def label_of(dataset: Dataset) -> str:

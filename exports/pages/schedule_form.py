@@ -18,7 +18,7 @@ from exports.models import Job, Schedule
 from exports.models.schedule import Misfire
 from exports.pages.form import SEPARATORS, ExportForm, document_filters
 from exports.pages.form_errors import field_and_text
-from exports.pages.form_initial import columns_text, initial_dialect, initial_document_filters, initial_like
+from exports.pages.form_initial import columns_text, initial_dialect, initial_like
 from exports.schedules import editing
 from exports.schedules.requests import FILTERS
 from exports.schedules.timetable import days, timezones
@@ -191,7 +191,8 @@ def initial_of(schedule: Schedule) -> dict[str, Any]:
         "misfire": schedule.misfire,
         "dataset": request["dataset"],
         "keys": "\n".join(request.get("keys", ())),
-        **{name: value for name, value in initial_document_filters(request).items() if name in ("rule", "status")},
+        "rule": request.get("ruleId", ""),
+        "status": request.get("status", ""),
         "format": request.get("format", "csv"),
         **initial_dialect(written),
         "compression": request.get("compression", "none"),
