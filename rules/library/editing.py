@@ -28,14 +28,14 @@ class ChangedMeanwhile(Problem):
     detail = "The rule was changed in the meantime. Reload it, then make your changes again."
 
 
-def create(*, owner: User | None, slug: str | None = None, values: dict[str, Any]) -> Rule:
-    """Create a rule and its first version. `values` contains FIELDS; those with defaults may be missing.
+def create(*, owner: User, values: dict[str, Any]) -> Rule:
+    """Create a user's rule and its first version. `values` contains FIELDS; those with defaults may be missing.
 
     Raises BadInput and QuotaExceeded.
     """
     require_schema(values)
     with transaction.atomic():
-        rule = Rule.objects.create(owner=owner, slug=slug, **values)
+        rule = Rule.objects.create(owner=owner, **values)
         save_version(rule)
         audit.record_change(rule_id=rule.pk)
     return rule
