@@ -291,7 +291,7 @@ def add(schema: Any, pointer: str) -> tuple[Any, str]:
     group, place = group_in(found, pointer)
     if group is None:
         raise FieldError(0, "Only a group can have fields. Choose the type “Group of fields” first.")
-    properties = dict(properties_of(group))
+    properties = properties_of(group)
     name = next(each for each in names() if each not in properties)
     group["properties"] = {**properties, name: new("string", is_nullable=True)}
     require(group, name, is_required=True)
