@@ -112,7 +112,7 @@ class DeliveryPage(ExportsPage):
         delivery = require_first(found.filter(pk=self.kwargs["delivery_id"]), subscriptions.NoSuchDelivery)
         row = row_of(delivery)
         return super().get_context_data(
-            webhook=webhook, delivery=delivery, line=row, log=representation.delivery(delivery)["log"],
+            webhook=webhook, delivery=delivery, row=row, log=representation.delivery(delivery)["log"],
             seconds=poll_seconds([row]), headers=headers(delivery), payload=payload(delivery), title=row.name,
             **context,
         )  # fmt: skip

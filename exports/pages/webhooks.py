@@ -111,12 +111,12 @@ class WebhookPage(ExportsPage):
         if status in STATUSES and status:
             sent = sent.filter(status=status)
         listing = Listing(self.request, representation.with_log(sent), ordering=("-created_at", "-id"))
-        lines = [deliveries.row_of(each) for each in listing.rows]
+        rows = [deliveries.row_of(each) for each in listing.rows]
         test = deliveries.last_test(webhook)
         return super().get_context_data(
-            webhook=webhook, lines=lines, listing=listing, status=status, statuses=STATUSES, test=test,
+            webhook=webhook, rows=rows, listing=listing, status=status, statuses=STATUSES, test=test,
             is_testing=bool(test and not test.has_ended), failed=subscriptions.failed(webhook).count(),
-            seconds=deliveries.poll_seconds([*lines, *([test] if test else [])]),
+            seconds=deliveries.poll_seconds([*rows, *([test] if test else [])]),
             form=context.pop("form", None) or of_webhook(webhook), secret=self.fresh_secret(webhook),
             title=f"Webhook to {webhook.url}", **context,
         )  # fmt: skip
