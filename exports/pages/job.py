@@ -44,8 +44,8 @@ class ExportPage(JobPage):
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         job = self.job()
         return super().get_context_data(
-            **facts(job, self.request),
-            **chunks(job, self.request),
+            **job_context(job, self.request),
+            **chunks_context(job, self.request),
             span=(label := span(Job.objects.with_span().get(pk=job.pk))),
             title=job.name or f"{job.dataset.name}: {label}",
             **context,
@@ -63,7 +63,7 @@ class ExportStatusFragment(JobPage):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         job = self.job()
-        shown = facts(job, self.request)
+        shown = job_context(job, self.request)
         return super().get_context_data(
             **shown,
             changed=shown["shown"] != self.request.GET.get("shown"),
@@ -82,7 +82,7 @@ class ChunkTableFragment(JobPage):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         job = self.job()
-        return super().get_context_data(job=job, **chunks(job, self.request), **context)
+        return super().get_context_data(job=job, **chunks_context(job, self.request), **context)
 
 
 class ReceiptFragment(JobPage):
@@ -97,13 +97,13 @@ class ReceiptFragment(JobPage):
         return HttpResponse(status=204) if shown == request.GET.get("shown") else response
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        return super().get_context_data(**facts(self.job(), self.request), **context)
+        return super().get_context_data(**job_context(self.job(), self.request), **context)
 
 
 # ---- Context of the parts -------------------------------------------------------------------------------------------
 
 
-def facts(job: Job, request: HttpRequest) -> dict[str, Any]:
+def job_context(job: Job, request: HttpRequest) -> dict[str, Any]:
     """Return the template context of a job, without its chunks."""
     now = clock.now()
     is_owner = request.user.pk == job.user_id
@@ -181,7 +181,7 @@ def binding(link: Link, request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def chunks(job: Job, request: HttpRequest) -> dict[str, Any]:
+def chunks_context(job: Job, request: HttpRequest) -> dict[str, Any]:
     """Return the template context of the chunk table: a page of chunks, and the failures by kind."""
     status = request.GET.get("status", "")
     if status:
