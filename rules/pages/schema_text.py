@@ -135,7 +135,7 @@ def syntax_error_in(text: str) -> Place | None:
 
 
 def schema_size(schema: Any) -> SchemaSize:
-    return SchemaSize(size=compact_size(schema), levels=levels_of(schema, max_levels=SAVED.depth))
+    return SchemaSize(size=compact_size(schema), levels=levels_of(schema))
 
 
 def place(text: str, span: Span) -> Place:

@@ -279,11 +279,10 @@ def draft_of(schema: dict[str, Any]) -> str | None:
 # ---- Values ---------------------------------------------------------------------------------------------------------
 
 
-def levels_of(value: Any, *, max_levels: int) -> int:
-    """Return the number of nested levels of objects and lists, or `max_levels` + 1 if there are more."""
-    return next(
-        (levels for levels in range(max_levels + 1) if not exact_json.nested_deeper(value, levels)), max_levels + 1
-    )
+def levels_of(value: Any) -> int:
+    """Return the number of nested levels of objects and lists, or one more than the limit if there are more."""
+    too_many = SAVED.depth + 1
+    return next((levels for levels in range(too_many) if not exact_json.nested_deeper(value, levels)), too_many)
 
 
 def size_of(value: Any) -> int:
