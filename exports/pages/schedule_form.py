@@ -12,7 +12,7 @@ from config.platform.durations import duration
 from config.platform.http.problems import BadInput, InputError, Problem
 from config.platform.ui.base import problem_text, validated
 from exports.api.schedule_serializers import MAX_DAYS, NewScheduleSerializer
-from exports.api.serializers import ExportRequestSerializer
+from exports.api.schedules import read_export
 from exports.core.planning import Dialect
 from exports.models import Job, Schedule
 from exports.models.schedule import Misfire
@@ -133,7 +133,7 @@ class ScheduleForm(ExportForm):
     def upcoming(self, now: datetime) -> list[PlannedRun]:
         """Return the next runs. Raises BadInput."""
         schedule = Schedule(user_id=self.user_id, **self.values())
-        timetable = editing.validate(schedule, ExportRequestSerializer.read, now)
+        timetable = editing.validate(schedule, read_export, now)
         return planned_runs(schedule, timetable.upcoming(now, PREVIEWED))
 
 
