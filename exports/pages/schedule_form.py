@@ -23,7 +23,7 @@ from exports.schedules import editing
 from exports.schedules.requests import FILTERS
 from exports.schedules.timetable import days, timezones
 
-PREVIEWED = 5
+MAX_UPCOMING = 5  # number of next runs that pages show
 MISFIRES = [
     (Misfire.SKIP.value, "Skip the run"),
     (Misfire.CATCH_UP.value, "Catch up: start missed runs later, one after another"),
@@ -134,7 +134,7 @@ class ScheduleForm(ExportForm):
         """Return the next runs. Raises BadInput."""
         schedule = Schedule(user_id=self.user_id, **self.values())
         timetable = editing.validate(schedule, read_export, now)
-        return planned_runs(schedule, timetable.upcoming(now, PREVIEWED))
+        return planned_runs(schedule, timetable.upcoming(now, MAX_UPCOMING))
 
 
 # Request fields that the form sets. The body leaves them out if they do not apply or have their default values.

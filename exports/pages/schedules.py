@@ -19,11 +19,9 @@ from exports.models import Job, Schedule, ScheduleRun
 from exports.pages.base import ExportsPage, quota_left
 from exports.pages.form_initial import fresh_initial
 from exports.pages.new import PreviewThrottle, problems
-from exports.pages.schedule_form import ScheduleForm, initial_of, initial_repeating, planned_runs
+from exports.pages.schedule_form import MAX_UPCOMING, ScheduleForm, initial_of, initial_repeating, planned_runs
 from exports.schedules import editing, representation
 from exports.schedules.timetable import InvalidTimetable, Timetable
-
-MAX_UPCOMING = 5
 
 
 class ScheduleListPage(ExportsPage):

@@ -55,14 +55,6 @@ def allowed_urls() -> str:
     return f"Must be an https URL with a public address, or any URL with an address in {', '.join(map(str, networks))}."
 
 
-def empty() -> WebhookForm:
-    return WebhookForm(initial={"events": [EventType.SUCCEEDED.value, EventType.FAILED.value]})
-
-
-def of_webhook(webhook: Webhook) -> WebhookForm:
-    return WebhookForm(initial={"url": webhook.url, "events": webhook.events})
-
-
 class WebhookListPage(ExportsPage):
     audited = CHANGES
     template_name = "webhooks/list.html"
@@ -71,10 +63,10 @@ class WebhookListPage(ExportsPage):
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         found = Webhook.objects.filter(user=self.user).order_by("-created_at", "-pk")[: subscriptions.MAX_PER_USER]
         rows = [{"webhook": each, "events": [NAMES.get(name, name) for name in each.events]} for each in found]
-        form = context.pop("form", None) or empty()
+        initial = {"events": [EventType.SUCCEEDED.value, EventType.FAILED.value]}
         return super().get_context_data(
             rows=rows,
-            form=form,
+            form=context.pop("form", None) or WebhookForm(initial=initial),
             limit=subscriptions.MAX_PER_USER,
             is_full=len(rows) >= subscriptions.MAX_PER_USER,
             **context,
@@ -117,8 +109,8 @@ class WebhookPage(ExportsPage):
             webhook=webhook, rows=rows, listing=listing, status=status, statuses=STATUSES, test=test,
             is_testing=bool(test and not test.has_ended), failed=subscriptions.failed(webhook).count(),
             seconds=deliveries.poll_seconds([*rows, *([test] if test else [])]),
-            form=context.pop("form", None) or of_webhook(webhook), secret=self.fresh_secret(webhook),
-            title=f"Webhook to {webhook.url}", **context,
+            form=context.pop("form", None) or WebhookForm(initial={"url": webhook.url, "events": webhook.events}),
+            secret=self.fresh_secret(webhook), title=f"Webhook to {webhook.url}", **context,
         )  # fmt: skip
 
     def fresh_secret(self, webhook: Webhook) -> str:
