@@ -63,10 +63,10 @@ class ExportStatusFragment(JobPage):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         job = self.job()
-        shown = job_context(job, self.request)
+        facts = job_context(job, self.request)
         return super().get_context_data(
-            **shown,
-            changed=shown["shown"] != self.request.GET.get("shown"),
+            **facts,
+            changed=facts["shown"] != self.request.GET.get("shown"),
             is_refresh=True,
             tabs=tabs(job),  # with the same counts as the progress, although the table refreshes more slowly
             status=status_in(self.request.headers.get("HX-Current-URL", "")),
