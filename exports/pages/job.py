@@ -148,7 +148,7 @@ def receipt_of(job: Job, request: HttpRequest) -> dict[str, Any]:
         "link_id": link.pk if link else "",
         "is_new_link": state == "open" and len(newest_first) > 1,
         "seconds": max(0, int((receipt.expires_at - now).total_seconds())),
-        "line": for_shell(f"{receipt.checksum}  {receipt.file_name}"),
+        "checksum_line": for_shell(f"{receipt.checksum}  {receipt.file_name}"),
         "shell_name": for_shell(receipt.file_name),
         "powershell_name": for_powershell(receipt.file_name),
         "url": request.build_absolute_uri(links.path_of(own_link)) if own_link else "",
