@@ -66,9 +66,7 @@ class RuleAdmin(ReadOnly):
 
     @admin.display(description="status")
     def state(self, rule: Rule) -> str:
-        if rule.deleted_at:
-            return badge("deleted")
-        return badge("system") if catalog.is_system(rule) else badge("open")
+        return badge("deleted" if rule.deleted_at else "system" if catalog.is_system(rule) else "open")
 
     @admin.display(description="editing")
     def editing(self, rule: Rule) -> SafeString:

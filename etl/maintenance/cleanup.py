@@ -12,7 +12,7 @@ from etl.core import metrics, workspace
 from etl.core.states import Status
 from etl.models import RuleTokens, Task, Upload, Usage
 from etl.pipeline import artifacts, deletion, quotas
-from rules.library import quotas as rule_quotas
+from rules.models import RuleUsage
 
 log = structlog.get_logger(__name__)
 
@@ -112,7 +112,7 @@ def delete_superseded() -> int:
 
 def delete_old_usage() -> int:
     """Delete the quota usage of old days, for documents and for rules."""
-    return Usage.objects.delete_old() + RuleTokens.objects.delete_old() + rule_quotas.delete_old()
+    return Usage.objects.delete_old() + RuleTokens.objects.delete_old() + RuleUsage.objects.delete_old()
 
 
 def abort_uploads() -> int:

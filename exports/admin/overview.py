@@ -217,9 +217,8 @@ def is_beat_down(reaped: datetime | None) -> bool:
 def leases_of(overdue: int, reaped: datetime | None) -> str:
     if not overdue:
         return "all leases are valid"
-    over = f"{overdue:,} with an expired lease"
     cause = ", not recovered: see periodic tasks" if is_beat_down(reaped) else ": their workers are lost"
-    return over + cause
+    return f"{overdue:,} with an expired lease{cause}"
 
 
 def oldest_pending(row: dict[str, Any]) -> Figure:

@@ -1,7 +1,6 @@
 """Admin of receipts, one-time links, and download attempts. Hides the URLs of links, because opening one uses it up."""
 
 import re
-from datetime import datetime
 from typing import Any
 
 from django.contrib import admin
@@ -55,7 +54,7 @@ class ReceiptAdmin(StaffActionAdmin):
 
     @admin.display(description="status")
     def state(self, receipt: Receipt) -> str:
-        return badge("deleted" if receipt.deleted_at else "expired" if has_passed(receipt.expires_at) else "open")
+        return badge("deleted" if receipt.deleted_at else "expired" if receipt.expires_at <= clock.now() else "open")
 
     @admin.display(description="related")
     def related(self, receipt: Receipt) -> SafeString:
@@ -98,11 +97,10 @@ class LinkAdmin(StaffActionAdmin):
     ) -> Any:
         """Add the actions on the receipt: only revoking it prevents the owner from creating another link."""
         receipts: Any = self.admin_site.get_model_admin(Receipt)
-        possible = [
-            action for action in receipts.allowed(request) if obj is not None and not action.refusal(obj.receipt)
-        ]
         context["actions_detail"] = [
-            {**receipts.button(action, obj.receipt), "title": f"{action.label} receipt"} for action in possible
+            {**receipts.button(action, obj.receipt), "title": f"{action.label} receipt"}
+            for action in receipts.allowed(request)
+            if obj is not None and not action.refusal(obj.receipt)
         ]
         return super().render_change_form(request, context, *args, obj=obj, **kwargs)
 
@@ -139,7 +137,3 @@ def id_in(term: str) -> str:
     """Return the link's ID in a URL or a token, with or without a signature, or else the term itself."""
     found = re.search(r"(?:^|[?&]token=)([0-9a-fA-F]{32})(?:\.|&|$)", term)
     return found[1] if found else term
-
-
-def has_passed(moment: datetime) -> bool:
-    return moment <= clock.now()

@@ -32,7 +32,7 @@ NEWEST = 50  # number of runs on a schedule's page
 
 
 def pause(schedule: Schedule) -> str:
-    editing.change(schedule, {"enabled": False}, read_export, now=clock.now())
+    editing.pause(schedule, read_export, now=clock.now())
     return "No more runs are started."
 
 
@@ -100,7 +100,6 @@ class ScheduleAdmin(StaffActionAdmin):
     row_actions = ACTIONS
     list_display = ("name", "state", "user", "dataset", "cron", "timezone", date_or_age("next_run_at"), "exports")
     list_filter = ("enabled", "misfire")
-    list_select_related = ("user",)
     search_fields = ("id", "user__username")
     search_help_text = "Schedule ID or its first 8 digits, or exact username"
     ordering = ("-created_at", "-id")

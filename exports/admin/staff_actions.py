@@ -44,20 +44,20 @@ def cancel_job(job: Job) -> str:
     return f"{counted(chunks, 'chunk')} cancelled." if chunks else "Delivery cancelled; all chunks had finished."
 
 
-def replay_job(job: Job, nonce: str) -> str:
-    """Replay a job for its owner, whose quota is charged. The nonce of the form prevents duplicates."""
-    idempotency = Idempotency(key=f"staff-{nonce}-{job.pk}", fingerprint=fingerprint(str(job.pk)))
-    binding = ClientBinding(network=job.network, agent=job.agent)
-    caller = submission.Caller(user_id=job.user_id, binding=binding, idempotency=idempotency)
-    with naming_owners_quota():
-        replay, replayed = actions.replay(job, caller)
-    if replayed:
-        raise Problem(f"Already replayed as export {replay.pk}.")
-    return f"New export {replay.pk}."
-
-
 def replay_jobs(jobs: Sequence[Job], by: Confirmation) -> Iterable[RowResult]:
-    return each(lambda job: replay_job(job, by.nonce))(jobs, by)
+    """Replay jobs for their owners, whose quotas are charged. The nonce of the form prevents duplicates."""
+
+    def replay(job: Job) -> str:
+        idempotency = Idempotency(key=f"staff-{by.nonce}-{job.pk}", fingerprint=fingerprint(str(job.pk)))
+        binding = ClientBinding(network=job.network, agent=job.agent)
+        caller = submission.Caller(user_id=job.user_id, binding=binding, idempotency=idempotency)
+        with naming_owners_quota():
+            new, replayed = actions.replay(job, caller)
+        if replayed:
+            raise Problem(f"Already replayed as export {new.pk}.")
+        return f"New export {new.pk}."
+
+    return each(replay)(jobs, by)
 
 
 JOBS = (

@@ -95,11 +95,8 @@ class WebhookAdmin(StaffActionAdmin):
 
 # ---- Deliveries -----------------------------------------------------------------------------------------------------
 def resend_refusal(delivery: Delivery) -> str:
-    return (
-        subscriptions.DeliveryPending.detail
-        if delivery.status == Delivery.Status.PENDING
-        else disabled_refusal(delivery)
-    )
+    is_pending = delivery.status == Delivery.Status.PENDING
+    return subscriptions.DeliveryPending.detail if is_pending else disabled_refusal(delivery)
 
 
 def send_now_refusal(delivery: Delivery) -> str:

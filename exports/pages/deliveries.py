@@ -64,7 +64,7 @@ class DeliveryRow:
     @property
     def waits(self) -> bool:
         """Return whether the next attempt is scheduled for later, so that "Send now" is useful."""
-        return self.next_at is not None and not self.is_sending and self.next_at > clock.now()
+        return self.next_at is not None and self.next_at > clock.now()
 
     @property
     def is_due(self) -> bool:
@@ -112,7 +112,7 @@ class DeliveryPage(ExportsPage):
         delivery = require_first(found.filter(pk=self.kwargs["delivery_id"]), subscriptions.NoSuchDelivery)
         row = row_of(delivery)
         return super().get_context_data(
-            webhook=webhook, delivery=delivery, line=row, log=representation.delivery(delivery)["log"],
+            webhook=webhook, delivery=delivery, row=row, log=representation.delivery(delivery)["log"],
             seconds=poll_seconds([row]), headers=headers(delivery), payload=payload(delivery), title=row.name,
             **context,
         )  # fmt: skip

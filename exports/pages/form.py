@@ -2,6 +2,7 @@
 
 import csv
 import re
+from copy import copy
 from typing import Any
 from uuid import uuid4
 
@@ -137,8 +138,8 @@ class ExportForm(forms.Form):
         self.user_id = user_id
         self.datasets = list(Dataset.objects.granted_to(user_id).in_order())
         choices = [(each.name, label_of(each)) for each in self.datasets]
-        self.functions = sum(each.kind == Kind.FUNCTION for each in self.datasets)
-        first = [("", "Choose a dataset")] if self.functions > 1 else []
+        self.function_count = sum(each.kind == Kind.FUNCTION for each in self.datasets)
+        first = [("", "Choose a dataset")] if self.function_count > 1 else []
         self.fields["dataset"].choices = [*first, *choices]  # type: ignore[attr-defined]
         self.fields["rule"].choices = [("", "All rules"), *self.rules()]  # type: ignore[attr-defined]
         self.fields["keep_for"].choices = lifetimes()  # type: ignore[attr-defined]
@@ -249,10 +250,9 @@ class ExportForm(forms.Form):
 
     def change(self, name: str, value: str) -> None:
         """Replace a submitted value in the form."""
-        data: Any = self.data
-        self.data = data.copy()
-        data = self.data
+        data: Any = copy(self.data)
         data[name] = value
+        self.data = data
 
 
 def label_of(dataset: Dataset) -> str:

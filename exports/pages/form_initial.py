@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 from uuid import uuid4
 
@@ -48,10 +48,11 @@ def initial_dialect(written: Dialect) -> dict[str, Any]:
 
 
 def initial_selection(job: Job) -> dict[str, Any]:
+    filters = job.filters or {}
     if job.dataset.built_in:
-        return initial_document_filters(job.filters or {})
-    if job.filters:
-        filters = job.filters
+        names = {"rule": "ruleId", "batch": "batchId", "status": "status", "date_from": "dateFrom", "date_to": "dateTo"}
+        return {field: filters.get(name, "") for field, name in names.items()}
+    if filters:
         return {
             "mode": FILTERS,
             "keys": "\n".join(filters["keys"]),
@@ -60,11 +61,6 @@ def initial_selection(job: Job) -> dict[str, Any]:
         }
     pairs = job.chunks.in_request_order().values_list("key", "effective_date")
     return {"mode": ITEMS, "items": pasted_pairs.text_of(pairs)}
-
-
-def initial_document_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
-    names = {"rule": "ruleId", "batch": "batchId", "status": "status", "date_from": "dateFrom", "date_to": "dateTo"}
-    return {field: filters.get(name, "") for field, name in names.items()}
 
 
 def columns_text(names: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from django.http import HttpRequest, HttpResponse
 from config.platform.db import clock
 from config.platform.http import audit, staff
 from config.platform.http.audit import CHANGES
-from config.platform.http.paging import refusal
+from config.platform.http.paging import require_choice
 from config.platform.ui.base import Listing, api_request, segments
 from exports.api import views
 from exports.core.errors import explain, with_meaning
@@ -44,8 +44,8 @@ class ExportPage(JobPage):
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         job = self.job()
         return super().get_context_data(
-            **facts(job, self.request),
-            **chunks(job, self.request),
+            **job_context(job, self.request),
+            **chunks_context(job, self.request),
             span=(label := span(Job.objects.with_span().get(pk=job.pk))),
             title=job.name or f"{job.dataset.name}: {label}",
             **context,
@@ -63,10 +63,10 @@ class ExportStatusFragment(JobPage):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         job = self.job()
-        shown = facts(job, self.request)
+        facts = job_context(job, self.request)
         return super().get_context_data(
-            **shown,
-            changed=shown["shown"] != self.request.GET.get("shown"),
+            **facts,
+            changed=facts["shown"] != self.request.GET.get("shown"),
             is_refresh=True,
             tabs=tabs(job),  # with the same counts as the progress, although the table refreshes more slowly
             status=status_in(self.request.headers.get("HX-Current-URL", "")),
@@ -82,7 +82,7 @@ class ChunkTableFragment(JobPage):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         job = self.job()
-        return super().get_context_data(job=job, **chunks(job, self.request), **context)
+        return super().get_context_data(job=job, **chunks_context(job, self.request), **context)
 
 
 class ReceiptFragment(JobPage):
@@ -97,13 +97,13 @@ class ReceiptFragment(JobPage):
         return HttpResponse(status=204) if shown == request.GET.get("shown") else response
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        return super().get_context_data(**facts(self.job(), self.request), **context)
+        return super().get_context_data(**job_context(self.job(), self.request), **context)
 
 
 # ---- Context of the parts -------------------------------------------------------------------------------------------
 
 
-def facts(job: Job, request: HttpRequest) -> dict[str, Any]:
+def job_context(job: Job, request: HttpRequest) -> dict[str, Any]:
     """Return the template context of a job, without its chunks."""
     now = clock.now()
     is_owner = request.user.pk == job.user_id
@@ -140,7 +140,7 @@ def receipt_of(job: Job, request: HttpRequest) -> dict[str, Any]:
         state = "expired"
     elif state == "expired":
         state = "link_expired"
-    show_link = request.user.pk == job.user_id and state == "open"
+    own_link = link if request.user.pk == job.user_id and state == "open" else None
     return {
         "row": receipt,
         "state": state,
@@ -148,11 +148,11 @@ def receipt_of(job: Job, request: HttpRequest) -> dict[str, Any]:
         "link_id": link.pk if link else "",
         "is_new_link": state == "open" and len(newest_first) > 1,
         "seconds": max(0, int((receipt.expires_at - now).total_seconds())),
-        "line": for_shell(f"{receipt.checksum}  {receipt.file_name}"),
+        "checksum_line": for_shell(f"{receipt.checksum}  {receipt.file_name}"),
         "shell_name": for_shell(receipt.file_name),
         "powershell_name": for_powershell(receipt.file_name),
-        "url": request.build_absolute_uri(links.path_of(link)) if show_link and link else "",
-        **(binding(link, request) if show_link and link else {}),
+        "url": request.build_absolute_uri(links.path_of(own_link)) if own_link else "",
+        **(binding(own_link, request) if own_link else {}),
     }
 
 
@@ -181,11 +181,11 @@ def binding(link: Link, request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def chunks(job: Job, request: HttpRequest) -> dict[str, Any]:
+def chunks_context(job: Job, request: HttpRequest) -> dict[str, Any]:
     """Return the template context of the chunk table: a page of chunks, and the failures by kind."""
     status = request.GET.get("status", "")
-    if status and status not in ChunkStatus.values:
-        raise refusal("status", f"Must be one of: {', '.join(sorted(ChunkStatus.values))}.", code="invalid_choice")
+    if status:
+        require_choice("status", status, among=ChunkStatus.values)
     rows = Chunk.objects.filter(job=job)
     listing = Listing(request, rows.filter(status=status) if status else rows, ordering=("seq",))
     return {
@@ -197,7 +197,7 @@ def chunks(job: Job, request: HttpRequest) -> dict[str, Any]:
                 "error": explain(each.error_code, each.error_detail) if each.error_code else None,
                 "reason": with_meaning(each.error_detail),
             }
-            for each in listing.rows or []
+            for each in listing.rows
         ],
         "failures": failures(rows, access.message_check(job, request.user.pk)) if job.failed else [],
         "retries": rows.filter(attempts__gt=1).aggregate(sum=Sum(F("attempts") - 1))["sum"] or 0,

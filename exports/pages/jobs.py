@@ -6,12 +6,12 @@ from typing import Any
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
-from rest_framework.request import Request
 
 from config.platform.db import clock
 from config.platform.http.audit import CHANGES
-from config.platform.http.paging import MAX_LIMIT, chosen
+from config.platform.http.paging import MAX_LIMIT, require_choice
 from config.platform.http.problems import BadInput, InputError, Problem
+from config.platform.plurals import counted
 from config.platform.ui.base import Listing, first_page, problem_text, run_each, uuid_of
 from exports.api.search import ExportFilter
 from exports.core.states import JOB_ACTIVE, JobStatus
@@ -34,15 +34,16 @@ class ExportListPage(ExportsPage):
     title = "Exports"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        status, filters = chosen(Request(self.request), "status", among=("", *STATUSES)) or "", self.filters()
+        status = require_choice("status", self.request.GET.get("status", ""), among=("", *STATUSES))
+        filters = self.filters()
         jobs = filters.apply(representation.with_details(Job.objects.filter(user=self.user).with_span()))
         if status:
             jobs = jobs.filter(status__in=STATUSES[status])
         listing = Listing(self.request, jobs, ordering=("-created_at", "-job_id"))
         return super().get_context_data(
             listing=listing,
-            rows=[row(job) for job in listing.rows or []],
-            has_active=any(not job.has_ended for job in listing.rows or []),
+            rows=[row(job) for job in listing.rows],
+            has_active=any(not job.has_ended for job in listing.rows),
             tabs=[(label, first_page(self.request, status=name), name == status) for name, label in TABS.items()],
             status=status,
             filters=filters,
@@ -113,7 +114,7 @@ class BulkExportPage(ExportsPage):
                 "chunks": sum(job.failed if action == "retry" else unfinished(job) for job in eligible),
                 "quota": quota_left(self.user.pk),
                 "title": "Confirm",
-            },
+            }
         )
 
     def run(self, action: str, jobs: list[Job]) -> None:
@@ -123,7 +124,7 @@ class BulkExportPage(ExportsPage):
             messages.warning(self.request, refusals)
         if done:
             result = "cancelled" if action == "cancel" else "queued for retry"
-            messages.success(self.request, f"{done} export{'s' if done > 1 else ''} {result}.")
+            messages.success(self.request, f"{counted(done, 'export')} {result}.")
 
 
 ACTIONS = {"cancel": actions.cancel, "retry": actions.retry}

@@ -60,10 +60,7 @@ class NewExportPage(ExportsPage):
     def post(self, request: HttpRequest) -> HttpResponseBase:
         """Create or preview an export. The rate limit applies before parsing, because long lists are slow to parse."""
         is_check = "check" in request.POST
-        if is_check:
-            self.count(PreviewThrottle)
-        else:
-            self.count()
+        self.count(PreviewThrottle if is_check else None)
         form = ExportForm(request.POST, request.FILES, user_id=self.user.pk)
         try:
             if is_check:

@@ -12,18 +12,18 @@ from config.platform.durations import duration
 from config.platform.http.problems import BadInput, InputError, Problem
 from config.platform.ui.base import problem_text, validated
 from exports.api.schedule_serializers import MAX_DAYS, NewScheduleSerializer
-from exports.api.serializers import ExportRequestSerializer
+from exports.api.schedules import read_export
 from exports.core.planning import Dialect
 from exports.models import Job, Schedule
 from exports.models.schedule import Misfire
 from exports.pages.form import SEPARATORS, ExportForm, document_filters
 from exports.pages.form_errors import field_and_text
-from exports.pages.form_initial import columns_text, initial_dialect, initial_document_filters, initial_like
+from exports.pages.form_initial import columns_text, initial_dialect, initial_like
 from exports.schedules import editing
 from exports.schedules.requests import FILTERS
 from exports.schedules.timetable import timezones, window_bounds
 
-PREVIEWED = 5
+MAX_UPCOMING = 5  # number of next runs that pages show
 MISFIRES = [
     (Misfire.SKIP.value, "Skip the run"),
     (Misfire.CATCH_UP.value, "Catch up: start missed runs later, one after another"),
@@ -133,8 +133,8 @@ class ScheduleForm(ExportForm):
     def upcoming(self, now: datetime) -> list[PlannedRun]:
         """Return the next runs. Raises BadInput."""
         schedule = Schedule(user_id=self.user_id, **self.values())
-        timetable = editing.validate(schedule, ExportRequestSerializer.read, now)
-        return planned_runs(schedule, timetable.upcoming(now, PREVIEWED))
+        timetable = editing.validate(schedule, read_export, now)
+        return planned_runs(schedule, timetable.upcoming(now, MAX_UPCOMING))
 
 
 # Request fields that the form sets. The body leaves them out if they do not apply or have their default values.
@@ -191,7 +191,8 @@ def initial_of(schedule: Schedule) -> dict[str, Any]:
         "misfire": schedule.misfire,
         "dataset": request["dataset"],
         "keys": "\n".join(request.get("keys", ())),
-        **{name: value for name, value in initial_document_filters(request).items() if name in ("rule", "status")},
+        "rule": request.get("ruleId", ""),
+        "status": request.get("status", ""),
         "format": request.get("format", "csv"),
         **initial_dialect(written),
         "compression": request.get("compression", "none"),

@@ -19,11 +19,9 @@ from exports.models import Job, Schedule, ScheduleRun
 from exports.pages.base import ExportsPage, quota_left
 from exports.pages.form_initial import fresh_initial
 from exports.pages.new import PreviewThrottle, problems
-from exports.pages.schedule_form import ScheduleForm, initial_of, initial_repeating, planned_runs
+from exports.pages.schedule_form import MAX_UPCOMING, ScheduleForm, initial_of, initial_repeating, planned_runs
 from exports.schedules import editing, representation
 from exports.schedules.timetable import InvalidTimetable, Timetable
-
-MAX_UPCOMING = 5
 
 
 class ScheduleListPage(ExportsPage):
@@ -160,12 +158,11 @@ class SchedulePage(ExportsPage):
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         schedule = editing.owned(self.kwargs["schedule_id"], user_id=self.user.pk)
         listing = Listing(self.request, ScheduleRun.objects.filter(schedule=schedule), ordering=("-id",))
-        runs = listing.rows or []
-        status_of = representation.statuses(runs)
+        status_of = representation.statuses(listing.rows)
         return super().get_context_data(
             schedule=schedule,
             listing=listing,
-            rows=[{"run": run, "status": status_of[run.pk]} for run in runs],
+            rows=[{"run": run, "status": status_of[run.pk]} for run in listing.rows],
             upcoming=upcoming(schedule),
             is_active=Job.objects.active().filter(schedule_id=schedule.pk).exists(),
             keys=schedule.request.get("keys", ()),

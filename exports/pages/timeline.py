@@ -68,7 +68,7 @@ def grouped(events: Iterable[Event]) -> list[TimelineEntry]:
     entries: list[TimelineEntry] = []
     for event in events:
         if event.kind == Event.Kind.STATUS:
-            label = STATUSES.get(JobStatus(event.status), event.status)
+            label = STATUSES[JobStatus(event.status)]
             entries.append(TimelineEntry(at=event.at, label=label, tone=tone(event.status)))
             continue
         if not entries or entries[-1].label:

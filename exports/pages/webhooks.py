@@ -55,31 +55,20 @@ def allowed_urls() -> str:
     return f"Must be an https URL with a public address, or any URL with an address in {', '.join(map(str, networks))}."
 
 
-def empty() -> WebhookForm:
-    return WebhookForm(initial={"events": [EventType.SUCCEEDED.value, EventType.FAILED.value]})
-
-
-def of_webhook(webhook: Webhook) -> WebhookForm:
-    return WebhookForm(initial={"url": webhook.url, "events": webhook.events})
-
-
 class WebhookListPage(ExportsPage):
     audited = CHANGES
     template_name = "webhooks/list.html"
     title = "Webhooks"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        found = list(
-            Webhook.objects.filter(user=self.user).order_by("-created_at", "-pk")[: subscriptions.MAX_PER_USER]
-        )
+        found = Webhook.objects.filter(user=self.user).order_by("-created_at", "-pk")[: subscriptions.MAX_PER_USER]
         rows = [{"webhook": each, "events": [NAMES.get(name, name) for name in each.events]} for each in found]
-        form = context.pop("form", None) or empty()
+        initial = {"events": [EventType.SUCCEEDED.value, EventType.FAILED.value]}
         return super().get_context_data(
             rows=rows,
-            form=form,
+            form=context.pop("form", None) or WebhookForm(initial=initial),
             limit=subscriptions.MAX_PER_USER,
             is_full=len(rows) >= subscriptions.MAX_PER_USER,
-            title=self.title,
             **context,
         )
 
@@ -114,14 +103,14 @@ class WebhookPage(ExportsPage):
         if status in STATUSES and status:
             sent = sent.filter(status=status)
         listing = Listing(self.request, representation.with_log(sent), ordering=("-created_at", "-id"))
-        lines = [deliveries.row_of(each) for each in listing.rows]
+        rows = [deliveries.row_of(each) for each in listing.rows]
         test = deliveries.last_test(webhook)
         return super().get_context_data(
-            webhook=webhook, lines=lines, listing=listing, status=status, statuses=STATUSES, test=test,
+            webhook=webhook, rows=rows, listing=listing, status=status, statuses=STATUSES, test=test,
             is_testing=bool(test and not test.has_ended), failed=subscriptions.failed(webhook).count(),
-            seconds=deliveries.poll_seconds([*lines, *([test] if test else [])]),
-            form=context.pop("form", None) or of_webhook(webhook), secret=self.fresh_secret(webhook),
-            title=f"Webhook to {webhook.url}", **context,
+            seconds=deliveries.poll_seconds([*rows, *([test] if test else [])]),
+            form=context.pop("form", None) or WebhookForm(initial={"url": webhook.url, "events": webhook.events}),
+            secret=self.fresh_secret(webhook), title=f"Webhook to {webhook.url}", **context,
         )  # fmt: skip
 
     def fresh_secret(self, webhook: Webhook) -> str:

@@ -111,6 +111,5 @@ class RuleView(APIView):
         },
     )
     def delete(self, request: Request, rule_id: int) -> Response:
-        if not editing.delete(access.changeable(user_of(request), rule_id), rule_id):
-            raise NoSuchRule
+        editing.delete(access.changeable(user_of(request), rule_id), rule_id)
         return Response(status=204)

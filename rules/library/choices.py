@@ -30,4 +30,5 @@ def rules_for(user: User) -> tuple[str, Groups]:
 
 
 def label(rule: Rule) -> str:
-    return requirements.name_with_note(rule.name, mode=rule.postprocess_mode)
+    """Return a rule's name, with a note if it needs a language model and none is configured."""
+    return f"{rule.name} ({requirements.NO_MODEL})" if requirements.lacks_model(rule.postprocess_mode) else rule.name

@@ -10,6 +10,7 @@ from django.utils import timezone
 from config.platform.http import audit
 from config.platform.http.problems import BadInput, InputError, Problem
 from rules.library import quotas
+from rules.library.access import NoSuchRule
 from rules.models import WITH_SCHEMA, Rule, RuleVersion
 from rules.schema import json_schema
 
@@ -28,14 +29,14 @@ class ChangedMeanwhile(Problem):
     detail = "The rule was changed in the meantime. Reload it, then make your changes again."
 
 
-def create(*, owner: User | None, slug: str | None = None, values: dict[str, Any]) -> Rule:
-    """Create a rule and its first version. `values` contains FIELDS; those with defaults may be missing.
+def create(*, owner: User, values: dict[str, Any]) -> Rule:
+    """Create a user's rule and its first version. `values` contains FIELDS; those with defaults may be missing.
 
     Raises BadInput and QuotaExceeded.
     """
     require_schema(values)
     with transaction.atomic():
-        rule = Rule.objects.create(owner=owner, slug=slug, **values)
+        rule = Rule.objects.create(owner=owner, **values)
         save_version(rule)
         audit.record_change(rule_id=rule.pk)
     return rule
@@ -75,9 +76,10 @@ def changed_values(rule: Rule, values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if differs(getattr(rule, name), value)}
 
 
-def delete(rules: QuerySet[Rule], rule_id: int) -> bool:
-    """Delete one of `rules`. Return whether it existed. Its row is only hidden, because tasks refer to its versions."""
-    return bool(rules.filter(pk=rule_id).update(deleted_at=timezone.now()))
+def delete(rules: QuerySet[Rule], rule_id: int) -> None:
+    """Delete one of `rules`. Its row is only hidden, because tasks refer to its versions. Raises NoSuchRule."""
+    if not rules.filter(pk=rule_id).update(deleted_at=timezone.now()):
+        raise NoSuchRule
 
 
 def save_version(rule: Rule) -> None:

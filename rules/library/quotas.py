@@ -24,11 +24,6 @@ def charge(user_id: int) -> None:
         raise QuotaExceeded.of_day(reason)
 
 
-def delete_old() -> int:
-    """Delete the usage of old days."""
-    return RuleUsage.objects.delete_old()
-
-
 def used_today(user_id: int) -> int:
     """Return the number of rule versions that the user has created today."""
     today = RuleUsage.objects.filter(user_id=user_id, day=clock.now().date())

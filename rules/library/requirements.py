@@ -19,8 +19,3 @@ def lacks_model(mode: str) -> bool:
     Only the built-in mode is checked. Other requirements of custom modes are unknown here.
     """
     return mode == LLM and not has_model()
-
-
-def name_with_note(name: str, *, mode: str) -> str:
-    """Return a rule's name for menus, with a note if it needs a language model and none is configured."""
-    return f"{name} ({NO_MODEL})" if lacks_model(mode) else name

@@ -47,7 +47,7 @@ class Outcome:
         return {name: len(getattr(self, name)) for name in names if getattr(self, name)}
 
 
-def folder() -> Path:
+def custom_folder() -> Path:
     """Return ETL_RULES_DIR. A relative path is relative to the project's folder."""
     return Path(settings.BASE_DIR) / settings.SLUICE.etl_rules_dir
 
@@ -58,14 +58,14 @@ def load_all() -> Outcome:
     If ETL_RULES_DIR does not exist, no rule is hidden, because a host without the folder must not hide rules from other
     hosts. But rules that replace included ones are reset. If the folder is empty, its rules are hidden.
     """
-    included, custom = parsing.read(SHIPPED) or Folder(), parsing.read(folder())
+    included, custom = parsing.read(SHIPPED) or Folder(), parsing.read(custom_folder())
     present = included.slugs | custom.slugs if custom else None
     return store([included, custom] if custom else [included], present=present)
 
 
 def load_changes() -> Outcome:
     """Load additions and changes in ETL_RULES_DIR, without hiding rules."""
-    custom = parsing.read(folder())
+    custom = parsing.read(custom_folder())
     return store([custom], present=None) if custom and custom.slugs else Outcome()
 
 

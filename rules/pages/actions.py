@@ -16,8 +16,7 @@ class Delete(Action):
 
     def act(self, *, rule_id: int) -> str:
         rule = access.visible(self.user, rule_id)
-        if not editing.delete(access.changeable(self.user, rule_id), rule_id):
-            raise NoSuchRule
+        editing.delete(access.changeable(self.user, rule_id), rule_id)
         return f"Rule “{rule.name}” deleted. Existing documents keep their version of it and can be retried."
 
     def next_url(self, *, rule_id: int) -> str:

@@ -61,7 +61,7 @@ class Editor(RulesPage):
 class NewRulePage(Editor):
     """The editor of a new rule. `?from=` is the ID of a rule to copy."""
 
-    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    def get(self, request: HttpRequest) -> HttpResponse:
         self.count()
         source = whole_number(request.GET.get("from", ""))
         form = forms.copy_of(access.visible(self.user, source)) if source else forms.empty()

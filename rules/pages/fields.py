@@ -8,6 +8,7 @@ table.
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import Any
 
 import orjson
@@ -291,16 +292,12 @@ def add(schema: Any, pointer: str) -> tuple[Any, str]:
     group, place = group_in(found, pointer)
     if group is None:
         raise FieldError(0, "Only a group can have fields. Choose the type “Group of fields” first.")
-    properties = dict(properties_of(group))
-    name = next(each for each in names() if each not in properties)
+    properties = properties_of(group)
+    numbered = (f"field_{number}" for number in count(2))
+    name = next(each for each in chain(["field"], numbered) if each not in properties)
     group["properties"] = {**properties, name: new("string", is_nullable=True)}
     require(group, name, is_required=True)
     return changed, join(join(place, "properties"), name)
-
-
-def names() -> Iterator[str]:
-    yield "field"
-    yield from (f"field_{number}" for number in range(2, 100_000))
 
 
 def schema_of(suggestions: list[dict[str, Any]]) -> Schema:

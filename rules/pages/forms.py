@@ -136,12 +136,12 @@ class RuleForm(forms.Form):
             table.flaw = FormError(field=name, label="Fields", detail=error.detail)
             table.refused_row = error.number
         else:
-            self.table.is_applied = True
+            table.is_applied = True
             self.replace_schema(schema)
 
     def replace_schema(self, schema: Any) -> None:
         """Replace the schema's text in a bound form, and update the table."""
-        self.data = {**{name: self.data.get(name) for name in self.data}, SCHEMA: schema_text.write(schema)}
+        self.data = {**dict(self.data.items()), SCHEMA: schema_text.write(schema)}
         self.table.show(self.typed(SCHEMA))
 
     def typed(self, name: str) -> str:

@@ -110,10 +110,10 @@ def require_unique_members(text: str) -> None:
     """Raise BadInput if an object has a member twice, because one of them would be lost silently."""
 
     def unique(members: list[tuple[str, Any]]) -> None:
-        names = Counter(name for name, _ in members)
-        for name in (name for name, count in names.items() if count > 1):
-            detail = f"An object has the member {name[:MAX_NAME]!r} more than once."
-            raise BadInput(InputError(pointer=SCHEMA_POINTER, code=MALFORMED, detail=detail))
+        for name, count in Counter(name for name, _ in members).items():
+            if count > 1:
+                detail = f"An object has the member {name[:MAX_NAME]!r} more than once."
+                raise BadInput(InputError(pointer=SCHEMA_POINTER, code=MALFORMED, detail=detail))
 
     with suppress(RecursionError):  # `parsers.load` rejects it as too deep
         json.loads(text, object_pairs_hook=unique)
@@ -135,7 +135,7 @@ def syntax_error_in(text: str) -> Place | None:
 
 
 def schema_size(schema: Any) -> SchemaSize:
-    return SchemaSize(size=compact_size(schema), levels=levels_of(schema, max_levels=SAVED.depth))
+    return SchemaSize(size=compact_size(schema), levels=levels_of(schema))
 
 
 def place(text: str, span: Span) -> Place:

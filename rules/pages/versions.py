@@ -8,7 +8,7 @@ from config.platform.http.audit import CHANGES
 from config.platform.http.paging import whole_number
 from config.platform.ui.base import Listing
 from rules.library import access, requirements
-from rules.models import Rule, RuleVersion
+from rules.models import Rule
 from rules.pages import comparison, explanations, forms
 from rules.pages.base import RulesPage
 
@@ -51,15 +51,8 @@ class VersionPage(RulesPage):
         version = access.version_of(rule, self.kwargs["version"])
         return super().get_context_data(
             rule=rule, rule_version=version, is_changeable=access.is_changeable(self.user, rule),
-            title=f"{version.name}, version {version.version}", **content_context(version), **context,
+            texts=forms.editor_texts(version), mode_label=explanations.mode(version.postprocess_mode),
+            strategy_label=explanations.strategy(version.postprocess_strategy),
+            lacks_model=requirements.lacks_model(version.postprocess_mode),
+            title=f"{version.name}, version {version.version}", **context,
         )  # fmt: skip
-
-
-def content_context(content: Rule | RuleVersion) -> dict[str, Any]:
-    """Return the template context of a rule's content for the read-only view."""
-    return {
-        "texts": forms.editor_texts(content),
-        "mode_label": explanations.mode(content.postprocess_mode),
-        "lacks_model": requirements.lacks_model(content.postprocess_mode),
-        "strategy_label": explanations.strategy(content.postprocess_strategy),
-    }

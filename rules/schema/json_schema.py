@@ -22,7 +22,7 @@ from jsonschema_rs import ValidationError
 from config.platform import exact_json
 from config.platform.exact_json import Number
 from config.platform.http.pointers import join
-from config.platform.http.problems import MAX_ERRORS, InputError
+from config.platform.http.problems import MAX_ERRORS, MAX_POINTER, InputError
 from rules.schema import subschemas
 from rules.schema.extensions import extension_errors
 from rules.schema.messages import message, pointer_to, specific_errors
@@ -30,7 +30,6 @@ from rules.schema.subschemas import MAX_LEVELS, Part, Parts, refusal
 
 SCHEMA_POINTER = "/json_schema"  # of the schema in the body of a request or in a rule file
 MAX_PATTERNS = 50
-MAX_MESSAGE = 300
 MAX_DIGITS, MAX_EXPONENT = 100, 500  # of a number
 MAX_PLAIN = 50  # digits of a number without an exponent
 # Maximum number of evaluations (15 µs and 400 bytes each) to list all errors. Above it, only the first one is reported.
@@ -92,7 +91,7 @@ def check(schema: Any, *, bounds: Bounds = SAVED) -> list[InputError]:
     except (RecursionError, ValueError):  # raised by the library in cases that the bounds do not cover
         found = [refusal("", "invalid", "This JSON Schema cannot be used.")]
     return [
-        InputError(pointer=(SCHEMA_POINTER + error.pointer)[:MAX_MESSAGE], code=error.code, detail=error.detail)
+        InputError(pointer=(SCHEMA_POINTER + error.pointer)[:MAX_POINTER], code=error.code, detail=error.detail)
         for error in found[:MAX_ERRORS]
     ]
 
@@ -280,11 +279,10 @@ def draft_of(schema: dict[str, Any]) -> str | None:
 # ---- Values ---------------------------------------------------------------------------------------------------------
 
 
-def levels_of(value: Any, *, max_levels: int) -> int:
-    """Return the number of nested levels of objects and lists, or `max_levels` + 1 if there are more."""
-    return next(
-        (levels for levels in range(max_levels + 1) if not exact_json.nested_deeper(value, levels)), max_levels + 1
-    )
+def levels_of(value: Any) -> int:
+    """Return the number of nested levels of objects and lists, or one more than the limit if there are more."""
+    too_many = SAVED.depth + 1
+    return next((levels for levels in range(too_many) if not exact_json.nested_deeper(value, levels)), too_many)
 
 
 def size_of(value: Any) -> int:

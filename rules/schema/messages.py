@@ -73,8 +73,8 @@ def with_exact_numbers(value: Any) -> Any:
 
 
 def join_names(names: Iterable[str]) -> str:
-    first, *more = [repr(name[:50]) for name in names][: MAX_NAMES + 1]
-    return ", ".join([first, *more[: MAX_NAMES - 1], *(["…"] if len(more) >= MAX_NAMES else [])])
+    quoted = [repr(name[:50]) for name in names]
+    return ", ".join([*quoted[:MAX_NAMES], *(["…"] if len(quoted) > MAX_NAMES else [])])
 
 
 def pointer_to(error: ValidationError) -> str:

@@ -118,7 +118,7 @@ def test_an_export_works_from_the_form_to_the_file(
         expect(button).to_be_enabled()
     assert page.evaluate("window.same"), "the page was reloaded"
     page.reload()
-    expect(page.locator("#story")).to_contain_text("Downloaded")
+    expect(page.locator("#timeline")).to_contain_text("Downloaded")
     page.goto("/app/exports")
     assert sha256(download(page, page.get_by_role("button", name="Download").click, tmp_path)) == checksum
 
@@ -388,7 +388,7 @@ def test_failures_are_explained_and_retried_after_the_source_is_fixed(  # noqa: 
     source_db.execute("ALTER FUNCTION data.away RENAME TO rows_for")
     page.get_by_role("button", name="Retry 3 failed chunks").click()
     expect(heading(page)).to_contain_text("Success", timeout=SOON)
-    expect(page.locator("#story")).to_contain_text("Export failed")
+    expect(page.locator("#timeline")).to_contain_text("Export failed")
 
 
 # ---- Failures -------------------------------------------------------------------------------------------------------

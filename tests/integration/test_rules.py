@@ -534,7 +534,7 @@ def test_concurrent_loads_are_safe(folder: Path) -> None:
 
 def test_a_relative_folder_is_relative_to_the_project(settings: Any) -> None:
     configure(settings, etl_rules_dir=Path("some/where"))
-    assert system_rules.folder() == Path(django_settings.BASE_DIR) / "some" / "where"
+    assert system_rules.custom_folder() == Path(django_settings.BASE_DIR) / "some" / "where"
 
 
 def test_the_shipped_rules_are_valid(alice: User) -> None:

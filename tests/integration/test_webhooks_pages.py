@@ -231,19 +231,19 @@ def test_pages_of_2_and_200_rows_take_the_same_number_of_queries(me: Client, ali
 def test_a_row_shows_the_last_response_and_the_next_attempt(me: Client, hook: Webhook) -> None:
     sent(hook, status="pending", available_at=Now() + timedelta(hours=2, minutes=9))
     context = me.get(page_of(hook)).context
-    (line,) = context["lines"]
-    assert (line.last["statusCode"], line.is_sending, line.is_due, context["seconds"]) == (500, False, False, 15)
+    (row,) = context["rows"]
+    assert (row.last["statusCode"], row.is_sending, row.is_due, context["seconds"]) == (500, False, False, 15)
     assert "in 2 h" in me.get(page_of(hook)).content.decode()
 
     Webhook.objects.update(enabled=False)
     context = me.get(page_of(hook)).context
-    assert (context["lines"][0].next_at, context["seconds"]) == (None, 0)
+    assert (context["rows"][0].next_at, context["seconds"]) == (None, 0)
 
 
 def test_the_log_is_filtered(me: Client, hook: Webhook) -> None:
     for number, status in enumerate(("delivered", "failed", "pending"), 1):
         sent(hook, number, status=status)
-    shown = {status: len(me.get(page_of(hook, f"?status={status}")).context["lines"]) for status in ("", "failed", "?")}
+    shown = {status: len(me.get(page_of(hook, f"?status={status}")).context["rows"]) for status in ("", "failed", "?")}
     assert shown == {"": 6, "failed": 2, "?": 6}
     assert me.get(page_of(hook, "?cursor=x")).status_code == 400
 

@@ -10,7 +10,7 @@ class Command(BaseCommand):
 
     def handle(self, **_options: Any) -> None:
         outcome = system_rules.load_all()
-        for word in ("created", "changed", "restored", "hidden"):
+        for word in outcome.counts():
             for slug in getattr(outcome, word):
                 self.stdout.write(f"{word}: {slug}")
         if outcome.errors:
