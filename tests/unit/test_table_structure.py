@@ -1,5 +1,7 @@
 """Detection of rows and columns of tables, with ruling lines, shaded heads, titles, notes, leaders, and prose."""
 
+from random import Random
+
 import numpy as np
 import pytest
 
@@ -269,3 +271,44 @@ def test_a_table_does_not_include_the_rows_of_the_table_above_it() -> None:
     tables = aligned_tables(group_rows([*upper, *lower]))
 
     assert [len(table.rows) for table in tables] == [4, 7]
+
+
+@pytest.mark.parametrize(
+    "rulings",
+    [
+        Rulings(),
+        Rulings(
+            vertical=vertical(50, 56.5, 140, 200, y0=92, y1=162),
+            horizontal=horizontal(*range(92, 163, 14), x0=50, x1=200),
+        ),
+    ],
+)
+def test_letters_narrower_than_half_of_the_type_size_are_in_their_column(rulings: Rulings) -> None:
+    boxes = [
+        Box(text=text, x0=x0, x1=x1, y0=y, y1=y + 12, size=10)
+        for y in range(94, 164, 14)
+        for text, x0, x1 in (("I", 52, 54.8), ("Item", 72, 100), ("10.50", 150, 177))
+    ]
+    [table] = read(boxes, rulings)
+    assert table[2:] == ["| I | Item | 10.50 |"] * 4
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_word_of_a_page_is_lost(seed: int) -> None:
+    """Words of any width and distance, with and without ruling lines at any position."""
+    random = Random(seed)
+    boxes, number = [], 0
+    for y in range(50, 700, random.choice([12, 14, 20, 28])):
+        x = 40.0 + random.choice([0, 0, 20])
+        while x < 500 and random.random() < 0.95:
+            number += 1
+            width = random.choice([2.0, 3.0, 5.0, 12.0, 40.0, 90.0])
+            boxes.append(Box(text=f"w{number}w", x0=x, x1=x + width, y0=y, y1=y + 12, size=random.choice([8, 10, 14])))
+            x += width + random.choice([1.0, 2.0, 3.0, 6.0, 12.0, 30.0, 80.0])
+    lines = [random.randrange(30, 520) for _ in range(random.choice([0, 4, 8]))]
+    rulings = Rulings(
+        vertical=vertical(*lines, y0=40, y1=720),
+        horizontal=horizontal(*range(45, 720, random.choice([14, 28, 300])), x0=30, x1=540) if lines else [],
+    )
+    text = "\n".join(line for block in read(boxes, rulings) for line in block)
+    assert [box.text for box in boxes if box.text not in text] == []

@@ -53,5 +53,9 @@ def column_of(word: Box, cuts: list[float]) -> int:
 
 
 def span_of(word: Box, cuts: list[float]) -> tuple[int, int]:
-    """Return the first and last column that a box covers by more than half a character."""
-    return sum(cut <= word.x0 + word.size / 2 for cut in cuts), sum(cut < word.x1 - word.size / 2 for cut in cuts)
+    """Return the first and last column that a box covers by more than half a character, or the column of its middle."""
+    first = sum(cut <= word.x0 + word.size / 2 for cut in cuts)
+    last = sum(cut < word.x1 - word.size / 2 for cut in cuts)
+    if first > last:  # a box of a narrow character
+        first = last = column_of(word, cuts)
+    return first, last

@@ -42,12 +42,15 @@ def build(words: Words, rulings: Rulings) -> Table | None:
     for index, band in enumerate(bands):
         is_first = index < len(bands) - 1 and all(map(is_across, rows))
         rows += band_rows(band, len(cuts) + 1, is_ruled=is_ruled, is_first=is_first)
-    while len(rows) > MIN_ROWS and is_across(rows[0]):
+    while len(rows) > MIN_ROWS and is_across(rows[0]) and all(y <= top_of(rows[1]) for y in middles(rows[0])):
         del rows[0]
-    while len(rows) > MIN_ROWS and (is_across(rows[-1]) or is_note(rows[-1])):
+    while (
+        len(rows) > MIN_ROWS
+        and (is_across(rows[-1]) or is_note(rows[-1]))
+        and all(y >= bottom_of(rows[-2]) for y in middles(rows[-1]))
+    ):
         del rows[-1]
-    top = min(line.box.y0 for baseline in rows[0] for line in baseline)
-    bottom = max(line.box.y1 for baseline in rows[-1] for line in baseline)
+    top, bottom = top_of(rows[0]), bottom_of(rows[-1])
     words = [word for word in words if top < word.middle < bottom]
     cells = without_empty_columns([texts(row, len(cuts) + 1) for row in rows])
     is_item_alone = len(rows) == 1 and any(is_item(Baseline(baseline)) for baseline in rows[0])
@@ -55,6 +58,18 @@ def build(words: Words, rulings: Rulings) -> Table | None:
         return None
     x0, y0, x1, y1 = bounds(words)
     return Table(cells=cells, x0=x0, y0=y0, x1=x1, y1=y1, boxes=words)
+
+
+def top_of(row: list[list[Line]]) -> float:
+    return min(line.box.y0 for baseline in row for line in baseline)
+
+
+def bottom_of(row: list[list[Line]]) -> float:
+    return max(line.box.y1 for baseline in row for line in baseline)
+
+
+def middles(row: list[list[Line]]) -> list[float]:
+    return [line.box.middle for baseline in row for line in baseline]
 
 
 def is_across(row: list[list[Line]]) -> bool:
