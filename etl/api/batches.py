@@ -74,7 +74,7 @@ def candidates_of(wanted: BatchInput, *, user_id: int) -> list[Candidate]:
         found = inbox.documents_below(wanted.prefix, user_id=user_id)
         return [Candidate(document, "/prefix", label=document.path) for document in found]
     if wanted.file_keys:
-        check_number(len(wanted.file_keys), "/file_keys")
+        acceptance.check_count(len(wanted.file_keys), pointer="/file_keys")
         return [
             Candidate(uploads.EarlierUpload(key, user_id=user_id), f"/file_keys/{number}", label=key)
             for number, key in enumerate(wanted.file_keys)
@@ -86,13 +86,8 @@ def candidates_of(wanted: BatchInput, *, user_id: int) -> list[Candidate]:
         file.seek(0)
         if archive.is_archive(head) and not acceptance.is_document(head, name=file.name or ""):
             return [Candidate(document, "/file") for document in archive.documents_in(file)]
-    check_number(len(wanted.files), "/file")
+    acceptance.check_count(len(wanted.files), pointer="/file")
     return [Candidate(uploads.SentFile(file), f"/file/{number}") for number, file in enumerate(wanted.files)]
-
-
-def check_number(count: int, pointer: str) -> None:
-    if count > acceptance.max_in_batch():
-        raise archive.too_many(count, pointer=pointer)
 
 
 def identity_of(wanted: BatchInput) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from config.platform.http.scopes import RULES
 from config.platform.http.serializers import EmptyBody, StrictSerializer, Text, WholeNumber
 from etl.api import evaluation_openapi as openapi
 from etl.api import evaluation_schemas as schemas
-from etl.api.serializers import MAX_ID, AnyJSON, SubmitFileSerializer
+from etl.api.serializers import MAX_ID, AnyJSON, SubmitFileSerializer, is_form
 from etl.api.views import POLL_SECONDS, TaskAPIView
 from etl.evaluation import evaluations, samples
 from etl.evaluation.evaluations import Comparison
@@ -90,7 +90,7 @@ def sample_body(sample: Sample) -> schemas.Sample:
 
 
 def evaluation_body(evaluation: Any) -> schemas.Evaluation:
-    """Return the response body of an evaluation that has the totals of `evaluations.with_totals`."""
+    """Return the response body of an evaluation that has the totals of `evaluations.of_rule`."""
     error = evaluation.error
     return {
         "number": evaluation.number,
@@ -178,7 +178,7 @@ class SamplesView(TaskAPIView, generics.ListAPIView[Sample]):
     )  # fmt: skip
     def post(self, request: Request, rule_id: int) -> Response:
         user, rules = user_of(request), own_rules(request, rule_id)
-        if (request.content_type or "").startswith("multipart/"):
+        if is_form(request):
             fields = SampleOfFileSerializer.read(request.data)
             expected = samples.parse(fields["expected"])
             samples.check(access.visible(user, rule_id), expected)  # before the document is submitted

@@ -156,12 +156,15 @@ class TrialSerializer(StrictSerializer):
     )
 
 
+def is_form(request: Request) -> bool:
+    return (request.content_type or "").startswith("multipart/")
+
+
 class SubmitInput:
     """Validated input of a submission: a file or the key of an earlier upload, and a rule."""
 
     def __init__(self, request: Request) -> None:
-        is_form = bool(request.content_type) and request.content_type.startswith("multipart/")
-        fields = (SubmitFileSerializer if is_form else SubmitKeySerializer).read(request.data)
+        fields = (SubmitFileSerializer if is_form(request) else SubmitKeySerializer).read(request.data)
         self.file: UploadedFile | None = fields.get("file")
         self.file_key: str = fields.get("file_key", "")
         self.rule_id: int | None = fields.get("rule_id")
@@ -178,19 +181,13 @@ class BatchInput:
 
     @classmethod
     def of(cls, request: Request) -> Self:
-        is_form = bool(request.content_type) and request.content_type.startswith("multipart/")
-        return cls((BatchFilesSerializer if is_form else BatchKeysSerializer).read(request.data))
+        return cls((BatchFilesSerializer if is_form(request) else BatchKeysSerializer).read(request.data))
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.files: list[UploadedFile] = fields.get("file", [])
         self.file_keys: list[str] = fields.get("file_keys", [])
         self.prefix: str | None = fields.get("prefix")
         self.options: dict[str, Any] = {name: fields.get(name) for name in ("name", "rule_id", "keep_days")}
-
-
-def read_seconds(request: Request, name: str, *, maximum: int) -> int:
-    """Return a query parameter in whole seconds, by default 0. Raises ValidationError at `/name`."""
-    return read_number(request, name, minimum=0, maximum=maximum, default=0, unit="seconds")
 
 
 def read_flag(request: Request, name: str) -> bool:

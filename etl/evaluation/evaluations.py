@@ -128,11 +128,7 @@ def cancel(evaluation: Evaluation) -> None:
 # ---- Reading --------------------------------------------------------------------------------------------------------
 def of_rule(rule_id: int) -> QuerySet[Any]:
     """Return the evaluations of a rule with their usage and progress."""
-    return with_totals(Evaluation.objects.filter(rule=rule_id))
-
-
-def with_totals(evaluations: QuerySet[Any]) -> QuerySet[Any]:
-    found: QuerySet[Any] = evaluations.annotate(
+    found: QuerySet[Any] = Evaluation.objects.filter(rule=rule_id).annotate(
         ended=Count("runs", filter=~Q(runs__status__in=OPEN)),
         failed=Count("runs", filter=Q(runs__status=SampleStatus.FAILED)),
         duration_ms=Coalesce(Sum("runs__duration_ms"), 0),
