@@ -163,7 +163,7 @@ class BatchPage(DocumentsPage):
             ),
             failures=failures(tasks),
             listing=listing,
-            rows=rows_of(listing.rows or [], ""),
+            rows=rows_of(listing.rows, ""),
             here=self.request.path,
             tabs=tabs(batch, open_now),
             status=status,

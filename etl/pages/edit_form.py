@@ -13,6 +13,7 @@ from typing import Any
 
 from django.forms.utils import flatatt
 from django.utils.safestring import SafeString
+from django.utils.text import normalize_newlines
 
 from config.platform import exact_json
 from config.platform.http.paging import whole_number
@@ -240,11 +241,12 @@ class EditForm:
         field.source = source if source and source["page"] else None
         given = (self.posted or {}).get(f"v{field.pointer}")
         field.text = before if given is None else given
-        if given is None or lines(given) == lines(before):
+        # Browsers send line breaks as CRLF.
+        if given is None or normalize_newlines(given) == normalize_newlines(before):
             field.result = base
             return
         try:
-            field.result = value_of(lines(given), field, guide)
+            field.result = value_of(normalize_newlines(given), field, guide)
         except InvalidEntry as reason:
             field.result, field.error = base, str(reason)
 
@@ -285,11 +287,6 @@ def text_of(value: Any) -> str:
     if value is None or value is ABSENT:
         return ""
     return value if isinstance(value, str) else exact_json.dumps(value).decode()
-
-
-def lines(text: str) -> str:
-    """Normalize line breaks, which browsers send as CRLF."""
-    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def value_of(text: str, field: EditField, guide: Guide) -> Any:

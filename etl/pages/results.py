@@ -140,7 +140,7 @@ def json_pane(state: RunState, request: HttpRequest) -> dict[str, Any]:
     pane["raw"] = request.GET.get("json") == "raw"
     pane["shows_invoice"] = bool(pane["invoice"]) and not (request.GET.get("json") or pane["pointer"])
     if pane["raw"]:
-        text = dumped(output["data"])
+        text = exact_json.dumps(output["data"], indent=True)
         pane |= {"text": text.decode() if len(text) <= RAW_BYTES else "", "size": len(text)}
     return pane
 
@@ -168,10 +168,6 @@ def output_of(state: RunState) -> dict[str, Any]:
     row = Task.objects.get(pk=state.task_id)
     stored = stored or (row.last_result if row.last_result_run == run else row.result)
     return row.corrected(stored, run=run) or {}
-
-
-def dumped(data: Any) -> bytes:
-    return exact_json.dumps(data, indent=True)
 
 
 # ---- Downloads ------------------------------------------------------------------------------------------------------
@@ -240,7 +236,7 @@ class JsonDownload(ResultDownload):
         output = output_of(state)
         if "data" not in output:
             raise NotFound
-        return HttpResponse(dumped(output["data"]), content_type=artifacts.JSON)
+        return HttpResponse(exact_json.dumps(output["data"], indent=True), content_type=artifacts.JSON)
 
 
 class AnswerDownload(ResultDownload):
