@@ -64,8 +64,9 @@ class BatchResultsView(TaskAPIView):
         },
     )
     def get(self, request: Request, batch_id: int) -> HttpResponseBase:
-        batch, layout = visible(request, batch_id), layout_of(request)
-        return results(batch, layout, request, user=user_of(request), message="Over the API: downloaded the results.")
+        user = user_of(request)
+        batch, layout = visible(batch_id, user=user), layout_of(request)
+        return results(batch, layout, request, user=user, message="Over the API: downloaded the results.")
 
 
 def layout_of(request: Request) -> ResultLayout:

@@ -21,13 +21,12 @@ from rest_framework.request import Request
 from config.platform.http import staff
 from config.platform.http.audit import CHANGES, OPENS_DATA
 from config.platform.http.paging import chosen
-from config.platform.http.problems import NotFound, require_first
 from config.platform.http.request_context import request_id
 from config.platform.plurals import counted
 from config.platform.ui.base import Action, Listing, api_request, is_htmx, segments, validated
 from config.platform.ui.templatetags.pages import size
 from etl.api import batch_results
-from etl.api.batches import candidates_of, identity_of
+from etl.api.batches import candidates_of, changeable, identity_of, visible, visible_with_counts
 from etl.api.serializers import BatchFilesSerializer, BatchInput
 from etl.core.states import Status
 from etl.ingest import batches
@@ -44,7 +43,6 @@ from rules.library import catalog
 from rules.library.catalog import UnknownRule
 
 BATCH_ORDER = ("-created_at", "-batch_id")
-UNKNOWN = "Batch not found."
 TABS = {
     Status.PENDING: "Open",
     Status.COMPLETED: "Completed",
@@ -172,17 +170,6 @@ class BatchPage(DocumentsPage):
         )
 
 
-def visible_with_counts(batch_id: int, *, user: User) -> Any:
-    """Return a batch that the user may see, with its counts. Raises NotFound."""
-    rows = DocumentBatch.objects.visible_to(user).select_related("user").with_counts()
-    return require_first(rows.filter(pk=batch_id), NotFound(UNKNOWN))
-
-
-def visible(batch_id: int, *, user: User) -> DocumentBatch:
-    """Return a batch that the user may see, without its counts. Raises NotFound."""
-    return require_first(DocumentBatch.objects.visible_to(user).filter(pk=batch_id), NotFound(UNKNOWN))
-
-
 def rule_of(batch: DocumentBatch) -> str:
     try:
         return catalog.content(rule_id=batch.rule_id, version=batch.rule_version).name
@@ -219,8 +206,7 @@ class BatchAction(Action):
     throttle = rates.EtlThrottle
 
     def batch(self, batch_id: int) -> DocumentBatch:
-        batch = visible(batch_id, user=self.user)
-        staff.require_change(self.user, batch)
+        batch = changeable(batch_id, user=self.user)
         self.record_change(batch)
         return batch
 
