@@ -144,7 +144,7 @@ def find(rule_id: int, number: int) -> Any:
 
 # ---- Comparison -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class AccuracyPair:
     """Two accuracies to compare. None: there is no accuracy."""
 
     a: float | None
@@ -156,12 +156,12 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FieldPair(Pair):
+class FieldPair(AccuracyPair):
     pointer: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplePair(Pair):
+class SamplePair(AccuracyPair):
     """A sample in two evaluations. `misses_a`, `misses_b`: the values that differ from the expected data."""
 
     sample: Sample
@@ -189,7 +189,7 @@ class Comparison:
 
     @property
     def change(self) -> float | None:
-        return Pair(a=self.a.accuracy, b=self.b.accuracy).change
+        return AccuracyPair(a=self.a.accuracy, b=self.b.accuracy).change
 
 
 def compare(rule_id: int, a: int, b: int) -> Comparison:
@@ -227,7 +227,7 @@ class VersionAccuracy:
 
     @property
     def change(self) -> float | None:
-        return Pair(a=self.before.accuracy, b=self.evaluation.accuracy).change if self.before else None
+        return AccuracyPair(a=self.before.accuracy, b=self.evaluation.accuracy).change if self.before else None
 
 
 def by_version(rule_id: int) -> list[VersionAccuracy]:
