@@ -180,7 +180,6 @@ def parsed(task_id: int, fields: Mapping[str, str]) -> RunState:
 def read_fields(task_id: int, fields: Mapping[str, str]) -> RunState:
     attempts = {stage: int(fields.get(f"attempts_{stage}", 0)) for stage in Stage.values}
     usage = {name: int(fields.get(name, 0)) for name in USAGE}
-    post = json.loads(fields.get("postprocess") or "{}")
     plain: dict[str, Any] = {
         **{name: int(fields[name]) for name in WHOLE_NUMBERS},
         **{name: fields.get(name, "") for name in TEXTS},
@@ -208,7 +207,8 @@ def read_fields(task_id: int, fields: Mapping[str, str]) -> RunState:
                 "provider": fields.get("provider") or None,
                 "provider_task_id": fields.get("provider_task_id") or None,
                 "ocr": json.loads(fields.get("ocr") or "{}"),
-                "postprocess": post | {"usage": usage, **earlier_usage(fields)},
+                "postprocess": json.loads(fields.get("postprocess") or "{}")
+                | {"usage": usage, **earlier_usage(fields)},
                 "warnings": json.loads(fields.get("warnings") or "[]"),
                 "failed_attempts": json.loads(fields.get("failed_attempts") or "[]"),
             }

@@ -77,10 +77,9 @@ def create(
 
 def create_many(tasks: Mapping[Task, Stage]) -> None:
     """Create the run-states of new or retried tasks at their stages, in one round trip. Raises Unavailable."""
-    more = {"started": 0}
     move_many(
         {
-            task.pk: creation(task, stage=stage, again=False, more={"status": task.status, **more})
+            task.pk: creation(task, stage=stage, again=False, more={"status": task.status, "started": 0})
             for task, stage in tasks.items()
         }
     )
@@ -373,8 +372,8 @@ def find_due(tasks: Iterable[TaskIdentity]) -> dict[int, TransitionResult]:
 
 def find_free(tasks: Iterable[TaskIdentity], *, stage: Stage) -> set[int]:
     """Return the tasks that a worker could start now, without a change. Raises Unavailable."""
-    look = {"phase": stage, "free": True, "peek": True, "id": False}
-    found = move_many({task.task_id: identity(task) | look for task in tasks})
+    conditions = {"phase": stage, "free": True, "peek": True, "id": False}
+    found = move_many({task.task_id: identity(task) | conditions for task in tasks})
     return {task_id for task_id, outcome in found.items() if outcome.moved}
 
 
