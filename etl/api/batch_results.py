@@ -13,7 +13,6 @@ from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse
-from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.request import Request
 
 from config.platform import storage
@@ -22,7 +21,7 @@ from config.platform.http.audit import OPENS_DATA
 from config.platform.http.auth import user_of
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
-from config.platform.http.paging import chosen
+from config.platform.http.paging import chosen, refusal
 from config.platform.http.pointers import tokens
 from config.platform.http.problems import BadInput, DiskFull, Problem
 from etl.api import openapi
@@ -84,7 +83,7 @@ def pointer_of(text: str | None) -> tuple[str, ...] | None:
     if text is None:
         return None
     if (text and not text.startswith("/")) or len(text) > MAX_POINTER:
-        raise ValidationError({"rows": [ErrorDetail("Must be a JSON Pointer such as /items.")]})
+        raise refusal("rows", "Must be a JSON Pointer such as /items.")
     return tuple(tokens(text))
 
 

@@ -8,7 +8,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.request import Request
 
-from config.platform.http.paging import whole_number
+from config.platform.http.paging import refusal, whole_number
 from config.platform.http.serializers import FilledText, StrictBoolean, StrictSerializer, Text, WholeNumber
 from etl.core.states import Stage
 
@@ -194,7 +194,7 @@ def read_flag(request: Request, name: str) -> bool:
     """Return a query parameter that is `true` or `false`, by default false. Raises ValidationError at `/name`."""
     text = request.query_params.get(name, "false")
     if text not in {"true", "false"}:
-        raise ValidationError({name: [ErrorDetail("Must be true or false.")]})
+        raise refusal(name, "Must be true or false.")
     return text == "true"
 
 
@@ -208,5 +208,5 @@ def read_number(request: Request, name: str, *, minimum: int, maximum: int, defa
     text = request.query_params.get(name, str(default))
     number = whole_number(text, maximum=maximum)
     if number is None or number < minimum:
-        raise ValidationError({name: [ErrorDetail(f"Must be a whole number of {unit} from {minimum} to {maximum}.")]})
+        raise refusal(name, f"Must be a whole number of {unit} from {minimum} to {maximum}.")
     return number

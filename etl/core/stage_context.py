@@ -177,7 +177,8 @@ class StageContext:
         """Count the cost of a model call. `cached`: an earlier attempt of this run paid for the response."""
         with self.lock:
             self.usage.add(usage)
-            self.paid.add(usage if not cached else Usage())
+            if not cached:
+                self.paid.add(usage)
         if not cached:
             self.on_usage(usage)
 
