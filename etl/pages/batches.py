@@ -55,7 +55,7 @@ MAX_REASONS = 10  # of failures, on the page of a batch
 # ---- The list and the form ------------------------------------------------------------------------------------------
 class BatchForm(SubmitForm):
     name = forms.CharField(required=False, max_length=200)
-    more_endings = (".zip",)
+    more_extensions = (".zip",)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -175,14 +175,14 @@ class ResultDownload(DocumentsPage):
     """Download of a result under the document's name, as an attachment, so that no browser renders it on our origin."""
 
     audited = OPENS_DATA
-    ending: str
+    extension: str
 
     def get(self, request: HttpRequest, *, task_id: int) -> HttpResponseBase:  # type: ignore[override]
         self.count()
         state = visible_state(task_id, user=self.user)
-        lookup.record_access(state, user=self.user, message=f"On the web page: downloaded the {self.ending} file.")
+        lookup.record_access(state, user=self.user, message=f"On the web page: downloaded the {self.extension} file.")
         response = self.content(state)
-        name = f"{state.filename.rpartition('.')[0] or state.filename}.{self.ending}"
+        name = f"{state.filename.rpartition('.')[0] or state.filename}.{self.extension}"
         response["Content-Disposition"] = storage.content_disposition(name)
         response["Cache-Control"] = "no-store"
         return response
@@ -221,7 +221,7 @@ class OriginalDownload(DocumentsPage):
 
 
 class MarkdownDownload(ResultDownload):
-    ending = "md"
+    extension = "md"
 
     def content(self, state: RunState) -> HttpResponseBase:
         if not state.markdown_key:
@@ -230,7 +230,7 @@ class MarkdownDownload(ResultDownload):
 
 
 class JsonDownload(ResultDownload):
-    ending = "json"
+    extension = "json"
 
     def content(self, state: RunState) -> HttpResponseBase:
         output = output_of(state)
@@ -242,7 +242,7 @@ class JsonDownload(ResultDownload):
 class AnswerDownload(ResultDownload):
     """The language model's response that made the task fail."""
 
-    ending = "answer.txt"
+    extension = "answer.txt"
 
     def content(self, state: RunState) -> HttpResponseBase:
         key = answer.find(state)

@@ -92,7 +92,7 @@ def creation(task: Task, *, stage: Stage, again: bool, more: Mapping[str, Any]) 
         **{name: getattr(known, name) for name in WHOLE_NUMBERS},
         **{name: getattr(known, name) for name in TEXTS},
         **{f"attempts_{stage}": count for stage, count in known.attempts.items()},
-        **{name: known.metadata["postprocess"].get("usage", {}).get(name, 0) if ended else 0 for name in USAGE},
+        **{name: known.metadata["postprocess"]["usage"].get(name, 0) if ended else 0 for name in USAGE},
         "previous_run": known.previous_run,
         "batch_id": known.batch_id or "",
         "duplicate_of": known.duplicate_of or 0,
