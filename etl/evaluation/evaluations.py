@@ -70,9 +70,8 @@ def start(rules: QuerySet[Rule], rule_id: int, *, version: int | None, user: Use
     Raises BadInput, NoSuchRule, NoSamples, NothingToEvaluate, AlreadyRunning, TooManyEvaluations and QuotaExceeded.
     """
     with transaction.atomic():
-        rule = rules.select_for_update().filter(pk=rule_id).first()  # the lock serializes starts
-        if rule is None:
-            raise NoSuchRule
+        # The lock serializes starts.
+        rule = require_first(rules.select_for_update().filter(pk=rule_id), NoSuchRule)
         number = version or rule.version
         asks_model = check_version(rule, number)
         locked = Sample.objects.select_for_update(no_key=True).filter(rule=rule)  # prevents deletions
