@@ -72,8 +72,8 @@ def extraction_step(state: RunState, rule: str) -> ProgressStep:
 
 def result_step(state: RunState) -> ProgressStep:
     tone = {Status.COMPLETED: "done", Status.FAILED: "failed", Status.CANCELLED: "cancelled"}.get(state.status, "later")
-    value = {"done": "Result ready.", "failed": "Failed.", "cancelled": "Cancelled."}.get(tone, "")
-    return ProgressStep(name="Result", tone=tone, note=value)
+    note = {"done": "Result ready.", "failed": "Failed.", "cancelled": "Cancelled."}.get(tone, "")
+    return ProgressStep(name="Result", tone=tone, note=note)
 
 
 def set_time(step: ProgressStep, state: RunState) -> None:
