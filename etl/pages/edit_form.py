@@ -303,7 +303,9 @@ def value_of(text: str, field: EditField, guide: Guide) -> Any:
         if text not in dict(field.options):
             raise InvalidEntry("Choose one of the values.")
         return exact_json.loads(text)
-    return without_nul(text)
+    if "\0" in text:
+        raise InvalidEntry("Remove the NUL character, which cannot be stored.")
+    return text
 
 
 def number_of(text: str) -> Any:
@@ -313,12 +315,6 @@ def number_of(text: str) -> Any:
         return exact_json.loads(text)
     except ValueError as error:
         raise InvalidEntry(str(error)) from None
-
-
-def without_nul(text: str) -> str:
-    if "\0" in text:
-        raise InvalidEntry("Remove the NUL character, which cannot be stored.")
-    return text
 
 
 def empty_value(field: EditField, guide: Guide) -> Any:

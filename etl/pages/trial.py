@@ -61,8 +61,7 @@ class RuleTrialPage(Editor):
         number = whole_number(request.POST.get("rule", ""))
         rule = access.visible(self.user, number) if number else None
         # A form without fields shows a read-only rule, which is tested as saved.
-        is_read_only = rule and "name" not in request.POST
-        form = forms.of_rule(rule) if rule and is_read_only else RuleForm(request.POST, rule=rule)
+        form = forms.of_rule(rule) if rule and "name" not in request.POST else RuleForm(request.POST, rule=rule)
         markdown = request.POST.get("markdown", "")
         outcome = self.outcome(form, rule, markdown=normalize_newlines(markdown))
         context = self.rule_context(rule) if rule else {}
