@@ -38,9 +38,7 @@ class DocumentPage(TaskPage):
 
     def render_to_response(self, context: dict[str, Any], **kwargs: Any) -> Any:
         """Allow images from the object storage, also before the document is parsed: the page shows them afterwards."""
-        response = super().render_to_response(context, **kwargs)
-        response._csp_update = {"img-src": [page_images.storage_origin()]}  # type: ignore[attr-defined]
-        return response
+        return page_images.allow_images(super().render_to_response(context, **kwargs))
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         state = self.state()
