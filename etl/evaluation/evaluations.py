@@ -14,6 +14,7 @@ from django.db.models.functions import Coalesce
 from config.platform.http import audit
 from config.platform.http.problems import BadInput, InputError, NotFound, Problem, require_first
 from etl.core.errors import LlmForbidden
+from etl.core.stage_context import USAGE_FIELDS
 from etl.evaluation import dispatch, queue, scoring
 from etl.models import Evaluation, Sample, SampleRun
 from etl.models.evaluation import OPEN, EvaluationStatus, SampleStatus
@@ -25,7 +26,6 @@ from rules.models import Rule
 log = structlog.get_logger(__name__)
 
 MAX_RUNNING = 10  # evaluations of a user
-SPENT = ("prompt_tokens", "completion_tokens", "calls")
 
 
 class NoSuchEvaluation(NotFound):
@@ -131,7 +131,7 @@ def of_rule(rule_id: int) -> QuerySet[Any]:
         ended=Count("runs", filter=~Q(runs__status__in=OPEN)),
         failed=Count("runs", filter=Q(runs__status=SampleStatus.FAILED)),
         duration_ms=Coalesce(Sum("runs__duration_ms"), 0),
-        **{name: Coalesce(Sum(f"runs__{name}"), 0) for name in SPENT},
+        **{name: Coalesce(Sum(f"runs__{name}"), 0) for name in USAGE_FIELDS},
     )
     return found
 

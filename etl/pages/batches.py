@@ -36,7 +36,7 @@ from etl.pages import explanations
 from etl.pages.base import DocumentsPage
 from etl.pages.form import SubmitForm, limits, quota_left
 from etl.pages.listing import ORDER, RULE, rows_of
-from etl.pages.submitting import SubmissionPage, UploadView, idempotency_of
+from etl.pages.submitting import SubmissionPage, UploadHandlerView, idempotency_of
 from etl.pipeline import batch_actions
 from rules.api import rates
 from rules.library import catalog
@@ -106,7 +106,7 @@ class SubmittedBatch(SubmissionPage, BatchListPage):
 
 
 @method_decorator(csrf_exempt, name="dispatch")
-class SubmitBatch(UploadView):
+class SubmitBatch(UploadHandlerView):
     """`POST /app/documents/batches/submit`."""
 
     handler, view, home = FilesInOne, SubmittedBatch, "batches"
