@@ -22,8 +22,6 @@ class ByStatus(KnownValues):
 
 
 class ByTaskError(KnownValues):
-    """Filter by error code."""
-
     title = "error"
     parameter_name = "error_code"
     field = "error__code"
@@ -31,8 +29,6 @@ class ByTaskError(KnownValues):
 
 
 class ByReview(KnownValues):
-    """Filter by the review of the result."""
-
     title = "review"
     parameter_name = "review"
     options = {"waiting": "to approve", "approved": "approved", "corrected": "corrected"}
@@ -45,16 +41,12 @@ class ByReview(KnownValues):
 
 
 class ByKind(KnownValues):
-    """Filter by file format."""
-
     title = "kind"
     parameter_name = "kind"
     options = {str(kind): str(kind) for kind in DocumentFormat}
 
 
 class ByBatchStatus(KnownValues):
-    """Filter by status."""
-
     title = "status"
     parameter_name = "status"
     options = {str(status): str(status.label).capitalize() for status in BatchStatus}

@@ -54,7 +54,6 @@ def delete(tasks: Sequence[Any], by: Confirmation) -> Iterator[RowResult]:
 
 
 retry_refusal = only_if_status(ENDED, actions.NotEnded.detail)
-wake_refusal = only_if_status({Status.PENDING}, manual.TaskNotOpen.detail)
 
 
 TASKS = (
@@ -122,7 +121,7 @@ TASKS = (
         explanation="For documents that stay pending although workers are idle. Sends the wake-up message again, and "
         "restores a lost run-state. Periodic recovery does the same in its next runs. Documents in progress are not "
         "affected.",
-        refusal=wake_refusal,
+        refusal=only_if_status({Status.PENDING}, manual.TaskNotOpen.detail),
         do=each(manual.wake),
         revision=generation_of,
     ),

@@ -32,14 +32,12 @@ from config.platform.admin.display import (
     span,
 )
 from config.platform.http.paging import whole_number
-from config.platform.http.problems import StorageUnavailable
 from etl.admin import staff_actions
 from etl.admin.filters import ByKind, ByReview, ByStatus, ByTaskError
 from etl.api import answer, lookup
 from etl.models import ReviewEvent, Task
 from etl.runstate import whole_metadata
 
-PERCENT = 100
 MAX_EVENTS = 50  # shown entries of the review history
 BYTES = shown("size", size)
 EXPLAINED = ("Error", {"fields": ("advice", ("error_code", "stage"), "answer")})
@@ -155,7 +153,7 @@ class TaskAdmin(StaffActionAdmin):
 
     @admin.display(description="progress")
     def progress_now(self, task: Any) -> SafeString:
-        return bar(staff_actions.current_state(task).progress, PERCENT, unit=" %")
+        return bar(staff_actions.current_state(task).progress, 100, unit=" %")
 
     @admin.display(description="duration")
     def took(self, task: Task) -> str:
@@ -213,12 +211,8 @@ class TaskAdmin(StaffActionAdmin):
     @admin.display(description="model's response")
     def answer(self, task: Any) -> SafeString:
         """Return a link to the response, if it is stored. Opening it is recorded in the audit log."""
-        try:
-            is_stored = bool(answer.find(task))
-        except StorageUnavailable:
-            is_stored = False
         url = reverse("document-answer", kwargs={"task_id": task.pk})
-        return link(url, "Download") if is_stored else SafeString(NOTHING)
+        return link(url, "Download") if answer.is_stored(task) else SafeString(NOTHING)
 
     @admin.display(description="stage")
     def stage(self, task: Any) -> str:
@@ -265,7 +259,7 @@ class TaskAdmin(StaffActionAdmin):
     def warnings(self, task: Any) -> SafeString:
         """Return only the codes, because details can quote the document."""
         codes = sorted({str(warning.get("code", "")) for warning in metadata_of(task)["warnings"]})
-        return SafeString(NOTHING) if not codes else below_each_other([(code, "") for code in codes])
+        return below_each_other([(code, "") for code in codes])
 
     @admin.display(description="approved")
     def approved(self, task: Task) -> str:
@@ -276,22 +270,17 @@ class TaskAdmin(StaffActionAdmin):
     def history(self, task: Task) -> SafeString:
         """Return the changes and their users, without the values, which are content of the document."""
         events = ReviewEvent.objects.filter(task_id=task.pk).defer("change").select_related("user")[:MAX_EVENTS]
-        return below_each_other(
-            [
-                (
-                    exact_time_and_age(each.created_at),
-                    f"{each.get_kind_display()} by {each.user}: {each.pointer or 'all'}",
-                )
-                if each.kind == ReviewEvent.Kind.CORRECTED
-                else (exact_time_and_age(each.created_at), f"{each.get_kind_display()} by {each.user}")
-                for each in events
-            ]
-        )
+        return below_each_other([(exact_time_and_age(each.created_at), describe(each)) for each in events])
 
     @admin.display(description="attempts")
     def attempts(self, task: Any) -> str:
         tried = metadata_of(task)["attempts"]
         return ", ".join(f"{stage}: {count}" for stage, count in tried.items())
+
+
+def describe(event: ReviewEvent) -> str:
+    text = f"{event.get_kind_display()} by {event.user}"
+    return f"{text}: {event.pointer or 'all'}" if event.kind == ReviewEvent.Kind.CORRECTED else text
 
 
 def metadata_of(task: Any) -> dict[str, Any]:

@@ -32,6 +32,14 @@ def find(owner: ArtifactOwner) -> str:
         return key if storage.head(key) else ""
 
 
+def is_stored(owner: ArtifactOwner) -> bool:
+    """Return whether the response is stored. False if the object storage is unavailable."""
+    try:
+        return bool(find(owner))
+    except StorageUnavailable:
+        return False
+
+
 class AnswerView(TaskAPIView):
     """`GET /tasks/{id}/answer`."""
 

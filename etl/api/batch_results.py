@@ -2,18 +2,17 @@
 
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import Any
+from wsgiref.util import FileWrapper
 
-from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
 from django.db import connection
 from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse
-from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.request import Request
 
 from config.platform import storage
@@ -22,11 +21,12 @@ from config.platform.http.audit import OPENS_DATA
 from config.platform.http.auth import user_of
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
-from config.platform.http.paging import chosen
+from config.platform.http.paging import chosen, refusal
 from config.platform.http.pointers import tokens
 from config.platform.http.problems import BadInput, DiskFull, Problem
 from etl.api import openapi
 from etl.api.batches import NoSuchBatch, visible
+from etl.api.markdown import ThreadedBlocks
 from etl.api.serializers import read_flag
 from etl.api.views import TaskAPIView
 from etl.models import DocumentBatch, Task
@@ -63,8 +63,9 @@ class BatchResultsView(TaskAPIView):
         },
     )
     def get(self, request: Request, batch_id: int) -> HttpResponseBase:
-        batch, layout = visible(request, batch_id), layout_of(request)
-        return results(batch, layout, request, user=user_of(request), message="Over the API: downloaded the results.")
+        user = user_of(request)
+        batch, layout = visible(batch_id, user=user), layout_of(request)
+        return results(batch, layout, request, user=user, message="Over the API: downloaded the results.")
 
 
 def layout_of(request: Request) -> ResultLayout:
@@ -82,7 +83,7 @@ def pointer_of(text: str | None) -> tuple[str, ...] | None:
     if text is None:
         return None
     if (text and not text.startswith("/")) or len(text) > MAX_POINTER:
-        raise ValidationError({"rows": [ErrorDetail("Must be a JSON Pointer such as /items.")]})
+        raise refusal("rows", "Must be a JSON Pointer such as /items.")
     return tuple(tokens(text))
 
 
@@ -104,8 +105,9 @@ def results(
     if request.method == "HEAD":
         file.close()
         return HttpResponse(content_type=content_type, headers=headers)
-    content = AsyncFileBlocks(file) if isinstance(request._request, ASGIRequest) else FileBlocks(file)
-    return StreamingHttpResponse(content, content_type=content_type, headers=headers)
+    blocks = FileWrapper(file, BLOCK)  # Django calls its `close`
+    parts = ThreadedBlocks(blocks) if isinstance(request._request, ASGIRequest) else blocks
+    return StreamingHttpResponse(parts, content_type=content_type, headers=headers)
 
 
 @contextmanager
@@ -117,27 +119,3 @@ def limited() -> Iterator[None]:
         yield
     finally:
         building.release()
-
-
-class OpenFile:
-    """A file that Django closes with the response."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file = file
-
-    def close(self) -> None:
-        self.file.close()
-
-
-class FileBlocks(OpenFile):
-    def __iter__(self) -> Iterator[bytes]:
-        while block := self.file.read(BLOCK):
-            yield block
-
-
-class AsyncFileBlocks(OpenFile):
-    """The blocks for ASGI, read in threads. Django would read a synchronous iterator completely before sending it."""
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while block := await sync_to_async(self.file.read)(BLOCK):
-            yield block

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+from django.contrib.auth.models import User
 from django.http import HttpRequest
 from drf_spectacular.utils import extend_schema_view
 from rest_framework import generics
@@ -47,21 +48,21 @@ class NoSuchBatch(NotFound):
     detail = "Batch not found."
 
 
-def visible_with_counts(request: Request, batch_id: int) -> Any:
+def visible_with_counts(batch_id: int, *, user: User) -> Any:
     """Return a batch with its counts. Raises NoSuchBatch, also if the user may not view it."""
-    rows = DocumentBatch.objects.visible_to(request.user).with_counts()
+    rows = DocumentBatch.objects.visible_to(user).with_counts()
     return require_first(rows.filter(pk=batch_id), NoSuchBatch)
 
 
-def visible(request: Request, batch_id: int) -> DocumentBatch:
+def visible(batch_id: int, *, user: User) -> DocumentBatch:
     """Return a batch without its counts. Raises NoSuchBatch, also if the user may not view it."""
-    return require_first(DocumentBatch.objects.visible_to(request.user).filter(pk=batch_id), NoSuchBatch)
+    return require_first(DocumentBatch.objects.visible_to(user).filter(pk=batch_id), NoSuchBatch)
 
 
-def changeable(request: Request, batch_id: int) -> DocumentBatch:
+def changeable(batch_id: int, *, user: User) -> DocumentBatch:
     """Return a batch to change. Raises NoSuchBatch, and NotPermitted if the user may only view it."""
-    batch = visible(request, batch_id)
-    staff.require_change(request.user, batch)
+    batch = visible(batch_id, user=user)
+    staff.require_change(user, batch)
     return batch
 
 
@@ -74,7 +75,7 @@ def candidates_of(wanted: BatchInput, *, user_id: int) -> list[Candidate]:
         found = inbox.documents_below(wanted.prefix, user_id=user_id)
         return [Candidate(document, "/prefix", label=document.path) for document in found]
     if wanted.file_keys:
-        check_number(len(wanted.file_keys), "/file_keys")
+        acceptance.check_count(len(wanted.file_keys), pointer="/file_keys")
         return [
             Candidate(uploads.EarlierUpload(key, user_id=user_id), f"/file_keys/{number}", label=key)
             for number, key in enumerate(wanted.file_keys)
@@ -86,13 +87,8 @@ def candidates_of(wanted: BatchInput, *, user_id: int) -> list[Candidate]:
         file.seek(0)
         if archive.is_archive(head) and not acceptance.is_document(head, name=file.name or ""):
             return [Candidate(document, "/file") for document in archive.documents_in(file)]
-    check_number(len(wanted.files), "/file")
+    acceptance.check_count(len(wanted.files), pointer="/file")
     return [Candidate(uploads.SentFile(file), f"/file/{number}") for number, file in enumerate(wanted.files)]
-
-
-def check_number(count: int, pointer: str) -> None:
-    if count > acceptance.max_in_batch():
-        raise archive.too_many(count, pointer=pointer)
 
 
 def identity_of(wanted: BatchInput) -> dict[str, Any]:
@@ -181,7 +177,7 @@ class BatchView(TaskAPIView):
         operation_id="getBatch", **openapi.GET_BATCH, responses={200: schemas.Batch, **problems(NoSuchBatch)}
     )
     def get(self, request: Request, batch_id: int) -> Response:
-        batch = visible_with_counts(request, batch_id)
+        batch = visible_with_counts(batch_id, user=user_of(request))
         headers = {} if batch.has_ended else {"Retry-After": str(POLL_SECONDS)}
         return Response(
             {**representation.batch(batch), "refused": representation.refused_files(batch)}, headers=headers
@@ -202,10 +198,10 @@ class CancelBatchView(TaskAPIView):
     )
     def post(self, request: Request, batch_id: int) -> Response:
         is_forced = CancelSerializer.read(request.data)["force"]
-        batch = changeable(request, batch_id)
+        batch = changeable(batch_id, user=user_of(request))
         with staff.recorded(request.user, batch, "Over the API: cancelled."):
             batch_actions.cancel(batch, is_forced=is_forced)
-        return Response(representation.batch(visible_with_counts(request, batch_id)))
+        return Response(representation.batch(visible_with_counts(batch_id, user=user_of(request))))
 
 
 class RetryBatchView(TaskAPIView):
@@ -231,9 +227,8 @@ class RetryBatchView(TaskAPIView):
     )
     def post(self, request: Request, batch_id: int) -> Response:
         EmptyBody.read(request.data)
-        batch = changeable(request, batch_id)
+        batch = changeable(batch_id, user=user_of(request))
         with staff.recorded(request.user, batch, "Over the API: retried the failed documents."):
             batch_actions.retry(batch)
-        return Response(
-            representation.batch(visible_with_counts(request, batch_id)), status=202, headers=headers_of(batch_id)
-        )
+        batch = visible_with_counts(batch_id, user=user_of(request))
+        return Response(representation.batch(batch), status=202, headers=headers_of(batch_id))

@@ -12,7 +12,6 @@ from django.db.models.functions import Cast, Length
 from django.http import HttpRequest
 from drf_spectacular.utils import OpenApiResponse, extend_schema_view
 from rest_framework import generics
-from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -21,7 +20,7 @@ from config.platform.http.audit import CHANGES, OPENS_DATA
 from config.platform.http.auth import user_of
 from config.platform.http.idempotency import Idempotency, InFlight, KeyReused
 from config.platform.http.openapi.responses import problems
-from config.platform.http.paging import whole_number
+from config.platform.http.paging import refusal, whole_number
 from config.platform.http.parsers import ExactJSONParser
 from config.platform.http.problems import BadInput, BodyTooLarge, StorageUnavailable
 from config.platform.http.request_context import request_id
@@ -29,7 +28,7 @@ from config.platform.http.scopes import RULES
 from config.platform.http.serializers import EmptyBody, StrictSerializer, Text, WholeNumber
 from etl.api import evaluation_openapi as openapi
 from etl.api import evaluation_schemas as schemas
-from etl.api.serializers import MAX_ID, AnyJSON, SubmitFileSerializer
+from etl.api.serializers import MAX_ID, AnyJSON, SubmitFileSerializer, is_form
 from etl.api.views import POLL_SECONDS, TaskAPIView
 from etl.evaluation import evaluations, samples
 from etl.evaluation.evaluations import Comparison
@@ -90,7 +89,7 @@ def sample_body(sample: Sample) -> schemas.Sample:
 
 
 def evaluation_body(evaluation: Any) -> schemas.Evaluation:
-    """Return the response body of an evaluation that has the totals of `evaluations.with_totals`."""
+    """Return the response body of an evaluation that has the totals of `evaluations.of_rule`."""
     error = evaluation.error
     return {
         "number": evaluation.number,
@@ -177,14 +176,14 @@ class SamplesView(TaskAPIView, generics.ListAPIView[Sample]):
         },
     )  # fmt: skip
     def post(self, request: Request, rule_id: int) -> Response:
+        if not is_form(request):
+            return add_task(request, rule_id)
         user, rules = user_of(request), own_rules(request, rule_id)
-        if (request.content_type or "").startswith("multipart/"):
-            fields = SampleOfFileSerializer.read(request.data)
-            expected = samples.parse(fields["expected"])
-            samples.check(access.visible(user, rule_id), expected)  # before the document is submitted
-            task = submit(request, fields["file"], user=user, rule_id=rule_id)
-            return sample_response(*samples.add(rules, rule_id, task, expected))
-        return add_task(request, rule_id)
+        fields = SampleOfFileSerializer.read(request.data)
+        expected = samples.parse(fields["expected"])
+        samples.check(access.visible(user, rule_id), expected)  # before the document is submitted
+        task = submit(request, fields["file"], user=user, rule_id=rule_id)
+        return sample_response(*samples.add(rules, rule_id, task, expected))
 
 
 def add_task(request: Request, rule_id: int) -> Response:
@@ -355,5 +354,5 @@ def number_of(request: Request, name: str) -> int:
     """Return the number of an evaluation from a query parameter. Raises ValidationError at `/name`."""
     number = whole_number(request.query_params.get(name, ""), maximum=2**31 - 1)
     if not number:
-        raise ValidationError({name: [ErrorDetail("Must be the number of an evaluation.")]})
+        raise refusal(name, "Must be the number of an evaluation.")
     return number

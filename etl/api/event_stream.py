@@ -54,7 +54,7 @@ class TaskEventsView(TaskAPIView):
             return HttpResponse(status=204, headers={"Cache-Control": "no-store"})
         listener = None
         if start.listens_from is not None:
-            listener = TaskListener(task_id, credential, start.listens_from.number)
+            listener = TaskListener(task_id, credential, start.listens_from.newest)
             listener.status = start.listens_from.state.status
         return sse.respond(start.opening, TaskEventHub, listener)
 
@@ -69,12 +69,8 @@ class TaskUpdate:
     state: RunState
 
     @property
-    def number(self) -> int:
-        return self.state.number
-
-    @property
     def newest(self) -> int:
-        return self.number
+        return self.state.number
 
     @property
     def is_final(self) -> bool:
@@ -83,17 +79,17 @@ class TaskUpdate:
     @cached_property
     def snapshot(self) -> bytes:
         """The snapshot. If the task has ended, its number is one less, because the event `status` follows it."""
-        number = self.number - 1 if self.is_final else self.number
+        number = self.newest - 1 if self.is_final else self.newest
         task = representation.task(self.state, previous_result=lookup.previous_result(self.state))
         return sse.frame("snapshot", task, number=number)
 
     @cached_property
     def status(self) -> bytes:
-        return sse.frame("status", representation.status(self.state), number=self.number)
+        return sse.frame("status", representation.status(self.state), number=self.newest)
 
     @cached_property
     def progress(self) -> bytes:
-        return sse.frame("progress", representation.progress(self.state), number=self.number)
+        return sse.frame("progress", representation.progress(self.state), number=self.newest)
 
 
 class TaskStreamStart(NamedTuple):
@@ -107,9 +103,9 @@ def begin(state: RunState, last_event_id: str) -> TaskStreamStart | None:
     A client that reconnects immediately receives the status, because the server does not know which one it has.
     """
     update, position = TaskUpdate(state), whole_number(last_event_id)
-    if position is None or position > update.number:
+    if position is None or position > update.newest:
         opening = update.snapshot + (update.status if update.is_final else b"")
-    elif position < update.number:
+    elif position < update.newest:
         opening = update.status
     elif update.is_final:
         return None
@@ -127,11 +123,11 @@ class TaskListener(sse.Listener[int]):
     __slots__ = ("status",)
     status: str
 
-    def encode(self, news: TaskUpdate) -> bytes:
-        if news.number <= self.after:
+    def encode(self, update: TaskUpdate) -> bytes:
+        if update.newest <= self.after:
             return b""
-        known, self.status = self.status, news.state.status
-        return news.progress if known == self.status else news.status
+        known, self.status = self.status, update.state.status
+        return update.progress if known == self.status else update.status
 
 
 class TaskEventHub(sse.EventHub[int]):
@@ -146,4 +142,4 @@ class TaskEventHub(sse.EventHub[int]):
         finally:
             connection.close()
         updates = {task_id: TaskUpdate(state) for task_id, state in states.items()}
-        return {task_id: each for task_id, each in updates.items() if each.number > after[task_id]}, False
+        return {task_id: each for task_id, each in updates.items() if each.newest > after[task_id]}, False

@@ -9,6 +9,12 @@ from config.platform.http import sse
 from etl.core.errors import FileEncrypted, LlmUnavailable, explain
 from etl.core.states import Stage
 
+
+def without_result(task: dict[str, Any]) -> dict[str, Any]:
+    """Return a task as lists and webhooks contain it."""
+    return {name: value for name, value in task.items() if name not in ("result", "previous_result")}
+
+
 FOLDER = "etl/tasks/17-0b6f2a54-7d1c-4c8e-9a53-2f4f1f6f7c10"
 MARKDOWN_KEY = f"{FOLDER}/ocr-1/9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08.md"
 FILE_KEY = "etl/uploads/4/0197a3c4-6f0e-4f6b-9d3a-2b8f5f0c1d11"
@@ -142,7 +148,7 @@ CORRECTED = {
     ],
 }
 APPROVED = {
-    **{name: value for name, value in COMPLETED.items() if name not in ("result", "previous_result")},
+    **without_result(COMPLETED),
     "approved_at": "2026-03-01T10:00:00.000000Z",
     "approved_by": "reviewer",
     "corrected": True,
@@ -156,12 +162,6 @@ CORRECTION = {
     "pointer": "/total",
     "change": {"before": 11.85, "after": 118.50},
 }
-
-
-def without_result(task: dict[str, Any]) -> dict[str, Any]:
-    """Return a task as lists and webhooks contain it."""
-    return {name: value for name, value in task.items() if name not in ("result", "previous_result")}
-
 
 SUMMARY = without_result(RUNNING)
 REFUSED = [{"filename": "2026/photo.heic", "code": "unsupported_format"}]
@@ -230,8 +230,6 @@ TRIAL_FAILED = {
     "usage": {"prompt_tokens": 0, "completion_tokens": 0, "calls": 0},
     "warnings": [],
 }
-
-
 PROGRESS = {"status": "llm_processing", "phase": "postprocess", "progress": 80, "waiting": False}
 END = {**PROGRESS, "status": "completed", "progress": 100, "error": None, "at": COMPLETED["updated_at"]}
 STREAM = b"".join(

@@ -50,17 +50,19 @@ def states_of(task_ids: Iterable[int]) -> dict[int, RunState]:
     states = run_states(ids)
     missing = [task_id for task_id in ids if task_id not in states or states[task_id].result_is_elsewhere]
     rows = Task.objects.in_bulk(missing) if missing else {}
-    return {task_id: found for task_id in ids if (found := newer(rows.get(task_id), states.get(task_id))) is not None}
+    return {
+        task_id: newer(rows[task_id], states.get(task_id)) if task_id in rows else as_shown(states[task_id])
+        for task_id in ids
+        if task_id in rows or task_id in states
+    }
 
 
-def newer(row: Task | None, state: RunState | None) -> RunState | None:
+def newer(row: Task, state: RunState | None) -> RunState:
     """Return the newer of a row and a run-state, as a RunState.
 
     A task ends in Redis first and then in its row. A retry starts in the row. So the row is newer if it has ended or
     has a higher generation. The run-state can also belong to a different document, whose row was lost.
     """
-    if row is None:
-        return state and as_shown(state)
     current = usable(state, row)
     return RunState.of_row(row) if current is None else as_shown(current)
 
@@ -145,7 +147,7 @@ def states_of_rows(rows: Collection[Task]) -> list[RunState]:
     for row in rows:
         row.result = row.last_result = row.corrected_result = None  # prevents loading the deferred results
     states = run_states(row.pk for row in rows if not row.has_ended)
-    return [found for row in rows if (found := newer(row, states.get(row.pk))) is not None]
+    return [newer(row, states.get(row.pk)) for row in rows]
 
 
 # ---- Redis ----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
-"""API view of a task's Markdown, stream_artifact from object storage."""
+"""API view of a task's Markdown, streamed from object storage."""
 
 from collections.abc import AsyncIterator, Iterator
+from wsgiref.util import FileWrapper
 
 from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
@@ -83,12 +84,13 @@ def stream_artifact(key: str, request: Request, *, content_type: str = MARKDOWN)
 
 
 class ThreadedBlocks:
-    """Async iterator over blocks of an object.
+    """Async iterator over blocks of an object or a file.
 
-    Threads wait for the object storage, so the event loop is not blocked.
+    Threads wait for the blocks, so the event loop is not blocked. Django would read a synchronous iterator completely
+    before sending it.
     """
 
-    def __init__(self, blocks: storage.Blocks) -> None:
+    def __init__(self, blocks: storage.Blocks | FileWrapper) -> None:
         self.blocks = blocks
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

@@ -5,30 +5,26 @@ from functools import partial
 from django.contrib.auth.models import User
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from config.platform.http import large_bodies
 from config.platform.http.auth import user_of
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import BadInput, BodyTooLarge, InputError
-from config.platform.http.renderers import ExactJSONRenderer
 from config.platform.http.scopes import RULES
 from etl.api import lookup, openapi
 from etl.api.serializers import TrialSerializer
+from etl.api.views import TaskAPIView
 from etl.pipeline import engines, quotas, schemas, trial
 from etl.runstate import RunState
 from rules.api import openapi as rules_openapi
-from rules.api import rates
 from rules.library import access, catalog
 from rules.library.access import NoSuchRule
 
 
-class RuleTrialView(APIView):
+class RuleTrialView(TaskAPIView):
     """`POST /api/v1/etl/rules/{rule_id}/test`."""
 
     scopes = RULES
-    throttle_classes = (rates.EtlThrottle,)
-    renderer_classes = (ExactJSONRenderer,)
 
     @rules_openapi.operation(
         operation_id="testRule",

@@ -8,7 +8,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.request import Request
 
-from config.platform.http.paging import whole_number
+from config.platform.http.paging import refusal, whole_number
 from config.platform.http.serializers import FilledText, StrictBoolean, StrictSerializer, Text, WholeNumber
 from etl.core.states import Stage
 
@@ -156,12 +156,15 @@ class TrialSerializer(StrictSerializer):
     )
 
 
+def is_form(request: Request) -> bool:
+    return (request.content_type or "").startswith("multipart/")
+
+
 class SubmitInput:
     """Validated input of a submission: a file or the key of an earlier upload, and a rule."""
 
     def __init__(self, request: Request) -> None:
-        is_form = bool(request.content_type) and request.content_type.startswith("multipart/")
-        fields = (SubmitFileSerializer if is_form else SubmitKeySerializer).read(request.data)
+        fields = (SubmitFileSerializer if is_form(request) else SubmitKeySerializer).read(request.data)
         self.file: UploadedFile | None = fields.get("file")
         self.file_key: str = fields.get("file_key", "")
         self.rule_id: int | None = fields.get("rule_id")
@@ -178,8 +181,7 @@ class BatchInput:
 
     @classmethod
     def of(cls, request: Request) -> Self:
-        is_form = bool(request.content_type) and request.content_type.startswith("multipart/")
-        return cls((BatchFilesSerializer if is_form else BatchKeysSerializer).read(request.data))
+        return cls((BatchFilesSerializer if is_form(request) else BatchKeysSerializer).read(request.data))
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.files: list[UploadedFile] = fields.get("file", [])
@@ -188,16 +190,11 @@ class BatchInput:
         self.options: dict[str, Any] = {name: fields.get(name) for name in ("name", "rule_id", "keep_days")}
 
 
-def read_seconds(request: Request, name: str, *, maximum: int) -> int:
-    """Return a query parameter in whole seconds, by default 0. Raises ValidationError at `/name`."""
-    return read_number(request, name, minimum=0, maximum=maximum, default=0, unit="seconds")
-
-
 def read_flag(request: Request, name: str) -> bool:
     """Return a query parameter that is `true` or `false`, by default false. Raises ValidationError at `/name`."""
     text = request.query_params.get(name, "false")
     if text not in {"true", "false"}:
-        raise ValidationError({name: [ErrorDetail("Must be true or false.")]})
+        raise refusal(name, "Must be true or false.")
     return text == "true"
 
 
@@ -211,5 +208,5 @@ def read_number(request: Request, name: str, *, minimum: int, maximum: int, defa
     text = request.query_params.get(name, str(default))
     number = whole_number(text, maximum=maximum)
     if number is None or number < minimum:
-        raise ValidationError({name: [ErrorDetail(f"Must be a whole number of {unit} from {minimum} to {maximum}.")]})
+        raise refusal(name, f"Must be a whole number of {unit} from {minimum} to {maximum}.")
     return number

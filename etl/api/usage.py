@@ -51,5 +51,5 @@ class UsageView(TaskAPIView):
     def get(self, request: Request) -> Response:
         days = read_number(request, "days", minimum=1, maximum=MAX_DAYS, default=DAYS, unit="days")
         today = clock.now().date()
-        found = ModelUsage.objects.of_user(user_of(request)).between(today - timedelta(days=days - 1), today)
+        found = ModelUsage.objects.filter(user=user_of(request)).between(today - timedelta(days=days - 1), today)
         return Response({"total": found.totals(), "days": found.by_day()})

@@ -38,7 +38,7 @@ from etl.api.serializers import (
     UploadRequestSerializer,
     read_choice,
     read_flag,
-    read_seconds,
+    read_number,
 )
 from etl.core.states import Status
 from etl.ingest import acceptance, multipart, submission, uploads
@@ -189,7 +189,7 @@ class TaskView(TaskAPIView):
         responses={200: openapi.SINGLE_TASK, **problems(BadInput, actions.NoSuchTask)},
     )
     def get(self, request: Request, task_id: int) -> Response:
-        seconds = read_seconds(request, "wait", maximum=MAX_SECONDS)
+        seconds = read_number(request, "wait", minimum=0, maximum=MAX_SECONDS, default=0, unit="seconds")
         state = visible(request, task_id)
         if seconds and not state.has_ended:
             credential = credential_of(request, owner_id=state.user_id, model=Task)

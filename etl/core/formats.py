@@ -19,7 +19,6 @@ HEAD_BYTES = 65_536
 # Limits for zip files: number of examined entries, and bytes of a name. The distinguishing entries come first.
 ENTRIES, NAME_BYTES = 200, 100
 
-
 OOXML = "application/vnd.openxmlformats-officedocument"
 ODF = "application/vnd.oasis.opendocument"
 

@@ -20,11 +20,7 @@ STAGES = counter(
 SECONDS = Histogram(
     "etl_stage_duration_seconds", "Duration of runs of stages, with any outcome.", ["stage"], buckets=STAGE_BUCKETS
 )
-FAILURES = counter(
-    "etl_task_failures_total",
-    "Failed tasks by error code.",
-    code=sorted(errors.codes()),
-)
+FAILURES = counter("etl_task_failures_total", "Failed tasks by error code.", code=sorted(errors.codes()))
 TOKENS = counter(
     "etl_model_tokens_total",
     "Tokens as counted by language models, of all attempts and tests of rules.",
@@ -64,8 +60,6 @@ STREAMS_CLOSED = counter(
     "Closed event streams: the task ended, the client disconnected, or the stream reached its maximum duration.",
     reason=["ended", "left", "renewed", "revoked"],
 )
-
-
 WAITS_BEGUN = Counter("etl_waits_begun_total", "Requests that started to wait for a task to change.")
 WAITS_ENDED = counter(
     "etl_waits_ended_total",

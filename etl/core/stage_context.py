@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Protocol
 
 from etl.core.errors import Fenced, OutOfTime
@@ -45,6 +45,9 @@ class Usage:
 
     def as_dict(self) -> dict[str, int]:
         return asdict(self)
+
+
+USAGE_FIELDS = tuple(each.name for each in fields(Usage))
 
 
 class ResponseCache(Protocol):
@@ -177,7 +180,8 @@ class StageContext:
         """Count the cost of a model call. `cached`: an earlier attempt of this run paid for the response."""
         with self.lock:
             self.usage.add(usage)
-            self.paid.add(usage if not cached else Usage())
+            if not cached:
+                self.paid.add(usage)
         if not cached:
             self.on_usage(usage)
 

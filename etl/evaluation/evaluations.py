@@ -14,6 +14,7 @@ from django.db.models.functions import Coalesce
 from config.platform.http import audit
 from config.platform.http.problems import BadInput, InputError, NotFound, Problem, require_first
 from etl.core.errors import LlmForbidden
+from etl.core.stage_context import USAGE_FIELDS
 from etl.evaluation import dispatch, queue, scoring
 from etl.models import Evaluation, Sample, SampleRun
 from etl.models.evaluation import OPEN, EvaluationStatus, SampleStatus
@@ -25,7 +26,6 @@ from rules.models import Rule
 log = structlog.get_logger(__name__)
 
 MAX_RUNNING = 10  # evaluations of a user
-SPENT = ("prompt_tokens", "completion_tokens", "calls")
 
 
 class NoSuchEvaluation(NotFound):
@@ -70,9 +70,8 @@ def start(rules: QuerySet[Rule], rule_id: int, *, version: int | None, user: Use
     Raises BadInput, NoSuchRule, NoSamples, NothingToEvaluate, AlreadyRunning, TooManyEvaluations and QuotaExceeded.
     """
     with transaction.atomic():
-        rule = rules.select_for_update().filter(pk=rule_id).first()  # the lock serializes starts
-        if rule is None:
-            raise NoSuchRule
+        # The lock serializes starts.
+        rule = require_first(rules.select_for_update().filter(pk=rule_id), NoSuchRule)
         number = version or rule.version
         asks_model = check_version(rule, number)
         locked = Sample.objects.select_for_update(no_key=True).filter(rule=rule)  # prevents deletions
@@ -128,15 +127,11 @@ def cancel(evaluation: Evaluation) -> None:
 # ---- Reading --------------------------------------------------------------------------------------------------------
 def of_rule(rule_id: int) -> QuerySet[Any]:
     """Return the evaluations of a rule with their usage and progress."""
-    return with_totals(Evaluation.objects.filter(rule=rule_id))
-
-
-def with_totals(evaluations: QuerySet[Any]) -> QuerySet[Any]:
-    found: QuerySet[Any] = evaluations.annotate(
+    found: QuerySet[Any] = Evaluation.objects.filter(rule=rule_id).annotate(
         ended=Count("runs", filter=~Q(runs__status__in=OPEN)),
         failed=Count("runs", filter=Q(runs__status=SampleStatus.FAILED)),
         duration_ms=Coalesce(Sum("runs__duration_ms"), 0),
-        **{name: Coalesce(Sum(f"runs__{name}"), 0) for name in SPENT},
+        **{name: Coalesce(Sum(f"runs__{name}"), 0) for name in USAGE_FIELDS},
     )
     return found
 
@@ -148,7 +143,7 @@ def find(rule_id: int, number: int) -> Any:
 
 # ---- Comparison -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class AccuracyPair:
     """Two accuracies to compare. None: there is no accuracy."""
 
     a: float | None
@@ -160,12 +155,12 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FieldPair(Pair):
+class FieldPair(AccuracyPair):
     pointer: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplePair(Pair):
+class SamplePair(AccuracyPair):
     """A sample in two evaluations. `misses_a`, `misses_b`: the values that differ from the expected data."""
 
     sample: Sample
@@ -193,7 +188,7 @@ class Comparison:
 
     @property
     def change(self) -> float | None:
-        return Pair(a=self.a.accuracy, b=self.b.accuracy).change
+        return AccuracyPair(a=self.a.accuracy, b=self.b.accuracy).change
 
 
 def compare(rule_id: int, a: int, b: int) -> Comparison:
@@ -231,7 +226,7 @@ class VersionAccuracy:
 
     @property
     def change(self) -> float | None:
-        return Pair(a=self.before.accuracy, b=self.evaluation.accuracy).change if self.before else None
+        return AccuracyPair(a=self.before.accuracy, b=self.evaluation.accuracy).change if self.before else None
 
 
 def by_version(rule_id: int) -> list[VersionAccuracy]:

@@ -25,10 +25,11 @@ from config.platform.observability import logs
 from etl import runstate
 from etl.core import metrics
 from etl.core.errors import ArtifactMissing, EtlError, Fenced, StageLost
+from etl.core.json_changes import ABSENT
 from etl.core.stage_context import StageContext, Usage
 from etl.core.states import Stage
 from etl.evaluation import dispatch, queue, scoring
-from etl.evaluation.scoring import ABSENT, Score, ValueScore
+from etl.evaluation.scoring import Score, ValueScore
 from etl.models import ModelUsage, SampleRun
 from etl.models.evaluation import SampleStatus
 from etl.pipeline import budgets, execution

@@ -39,10 +39,7 @@ class NoDataYet(Problem):
 
 def owned_task(task_id: int, *, user: User) -> Task:
     """Return a document of the user. Raises BadInput at `/task_id`."""
-    task = Task.objects.filter(pk=task_id, user=user).first()
-    if task is None:
-        raise unknown_task()
-    return task
+    return require_first(Task.objects.filter(pk=task_id, user=user), unknown_task())
 
 
 def unknown_task() -> BadInput:
@@ -82,9 +79,8 @@ def add(rules: QuerySet[Rule], rule_id: int, task: Task, expected: Any) -> tuple
     Return the sample, and whether it is new. Raises BadInput, NoSuchRule and TooManySamples.
     """
     with transaction.atomic():
-        rule = rules.select_for_update().filter(pk=rule_id).first()  # the lock serializes additions
-        if rule is None:
-            raise NoSuchRule
+        # The lock serializes additions.
+        rule = require_first(rules.select_for_update().filter(pk=rule_id), NoSuchRule)
         check(rule, expected)
         # The lock prevents the task from being deleted before the commit.
         if not Task.objects.select_for_update(no_key=True).filter(pk=task.pk).values_list("pk"):

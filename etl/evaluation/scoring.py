@@ -25,6 +25,7 @@ from typing import Any
 
 from config.platform import exact_json
 from config.platform.http.pointers import join
+from etl.core.json_changes import ABSENT
 
 MIN_SIMILARITY = Fraction(8, 10)
 ANY = "*"
@@ -36,7 +37,6 @@ MAX_OPTIMAL = 10_000
 MAX_COMPARED = 20_000_000
 STEP = 3  # cost of a step of the assignment, in compared characters
 DIGITS = re.compile(r"\d+")
-ABSENT: Any = object()
 Credit = int | Fraction
 
 
@@ -57,7 +57,7 @@ class FieldScore:
 
     @property
     def accuracy(self) -> float:
-        return float(self.credit / Fraction(self.values)) if self.values else 1.0
+        return float(self.credit / self.values) if self.values else 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,12 +67,8 @@ class Score:
     fields: dict[str, FieldScore] = field(default_factory=dict)
     misses: list[ValueScore] = field(default_factory=list)
 
-    @property
-    def total(self) -> FieldScore:
-        return total(self.fields)
 
-
-class Budget:
+class ComparisonBudget:
     """The number of characters that can still be compared to assign items. Without it, nested lists would multiply the
     work."""
 
@@ -95,7 +91,7 @@ def total(fields: dict[str, FieldScore]) -> FieldScore:
 def score(expected: Any, found: Any) -> Score:
     """Compare JSON values. `found` is ABSENT if nothing was extracted."""
     result = Score()
-    for value in compare(prepare(expected), prepare(found), "", Budget(MAX_COMPARED)):
+    for value in compare(prepare(expected), prepare(found), "", ComparisonBudget(MAX_COMPARED)):
         entry = result.fields.setdefault(value.field, FieldScore())
         entry.credit += value.credit
         entry.values += 1
@@ -140,7 +136,7 @@ def prepare(value: Any) -> Node:
     return Node(value=value, key=canonical(value))
 
 
-def compare(expected: Node, found: Node, place: str, budget: Budget) -> Iterator[ValueScore]:
+def compare(expected: Node, found: Node, place: str, budget: ComparisonBudget) -> Iterator[ValueScore]:
     if expected.is_empty and found.is_empty:
         if expected.value is not ABSENT:
             yield ValueScore(field=place, credit=1, expected=expected.value, found=found.value)
@@ -219,7 +215,7 @@ def canonical(value: Any) -> str:
 Pairs = Iterator[tuple[Node, Node]]
 
 
-def pairs(expected: list[Node], found: list[Node], budget: Budget) -> Pairs:
+def pairs(expected: list[Node], found: list[Node], budget: ComparisonBudget) -> Pairs:
     """Pair the items of two sorted lists. An item without a partner is paired with MISSING.
 
     Sorting makes the result independent of the original order, also if several assignments are equally good.
@@ -247,7 +243,7 @@ def matched(expected: list[Node], found: list[Node]) -> tuple[list[tuple[Node, N
     return same, left + expected[i:], right + found[j:]
 
 
-def assigned(left: list[Node], right: list[Node], budget: Budget) -> Pairs:
+def assigned(left: list[Node], right: list[Node], budget: ComparisonBudget) -> Pairs:
     """Pair items that differ so that their total credit is maximal or, for long lists, nearly maximal."""
     small, large = sorted((len(left), len(right)))
     compared = len(right) * sum(len(each.key) for each in left) + len(left) * sum(len(each.key) for each in right)

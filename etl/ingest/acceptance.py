@@ -145,6 +145,14 @@ def check_size(size: int, *, pointer: str) -> None:
         raise UploadTooLarge(size)
 
 
+def check_count(count: int, *, pointer: str) -> None:
+    """Raise BadInput if a batch has too many documents."""
+    limit = settings.SLUICE.etl_max_batch
+    if count > limit:
+        detail = f"A batch can have {limit:,} documents; this one has {count:,}."
+        raise BadInput(InputError(pointer=pointer, code="too_many_documents", detail=detail))
+
+
 def check_type(content_type: str) -> None:
     """Raise FormatNotAccepted if the provider does not support the declared type. The content is checked later."""
     bare = content_type.partition(";")[0].strip().lower()
@@ -156,8 +164,3 @@ def check_type(content_type: str) -> None:
 def is_document(head: bytes, *, name: str) -> bool:
     """Return whether a file is a document, such as DOCX, rather than a ZIP archive of documents."""
     return sniff(head, name) is not None
-
-
-def max_in_batch() -> int:
-    limit: int = settings.SLUICE.etl_max_batch
-    return limit

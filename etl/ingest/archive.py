@@ -19,7 +19,7 @@ from django.core.files.uploadedfile import UploadedFile
 
 from config.platform.http.problems import BadInput, InputError
 from etl.core.formats import HEAD_BYTES, DocumentFormat
-from etl.ingest.acceptance import accepted_format
+from etl.ingest.acceptance import accepted_format, check_count
 from etl.ingest.uploads import StoredDocument, display_name, store_blocks
 
 BLOCK = 65_536
@@ -54,19 +54,11 @@ def documents_in(file: UploadedFile) -> list["ArchivedDocument"]:
     entries = [entry for entry in zipped.infolist() if not IGNORED.search(entry.filename)]
     if not entries:
         raise refusal("no_documents", "The archive contains no documents.")
-    max_documents = settings.SLUICE.etl_max_batch
-    if len(entries) > max_documents:
-        raise too_many(len(entries), pointer="/file")
+    check_count(len(entries), pointer="/file")
     size, limit = sum(entry.file_size for entry in entries), MAX_EXPANSION * settings.SLUICE.etl_max_batch_bytes
     if size > limit:
         raise refusal("archive_too_large", f"The files of the archive have {size:,} bytes; the limit is {limit:,}.")
     return [ArchivedDocument(zipped, entry, lock) for entry in entries]
-
-
-def too_many(count: int, *, pointer: str) -> BadInput:
-    max_documents = settings.SLUICE.etl_max_batch
-    detail = f"A batch can have {max_documents:,} documents; this one has {count:,}."
-    return BadInput(InputError(pointer=pointer, code="too_many_documents", detail=detail))
 
 
 def open_archive(file: IO[bytes]) -> zipfile.ZipFile:

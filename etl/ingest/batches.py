@@ -4,7 +4,6 @@ If the batch exceeds a quota or the queue is full, the whole batch is refused. F
 smaller batch than to complete half of one.
 """
 
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from config.platform.observability import tracing
 from etl.core import metrics
 from etl.core.states import Stage
 from etl.ingest.submission import IncomingDocument, uploads_of
-from etl.ingest.uploads import StoredDocument, display_name
+from etl.ingest.uploads import StoredDocument, printable
 from etl.models import DocumentBatch, Task
 from etl.pipeline import budgets, dispatch, queue_limit, turns
 from rules.library import catalog
@@ -219,9 +218,7 @@ def mark_repeats(tasks: Sequence[Task]) -> None:
 # ---- Refusals -------------------------------------------------------------------------------------------------------
 def name_of(candidate: Candidate) -> str:
     """Return the display name. For a file of an archive, it includes the folders."""
-    name = unicodedata.normalize("NFC", candidate.label or candidate.document.name)
-    clean = "".join(char for char in name if char.isprintable()).strip()
-    return clean[-MAX_NAME:] or display_name(name, default="document")
+    return printable(candidate.label or candidate.document.name)[-MAX_NAME:] or "document"
 
 
 def code_of(problem: Problem | None) -> str:

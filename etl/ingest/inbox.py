@@ -40,7 +40,7 @@ def documents_below(prefix: str, *, user_id: int) -> list[InboxFile]:
 
     Raises BadInput if there are none or too many, and StorageUnavailable.
     """
-    if OUTSIDE.search(prefix.removesuffix("/")) and prefix:
+    if prefix and OUTSIDE.search(prefix.removesuffix("/")):
         raise refusal("invalid", "Must be a path below your inbox, without empty parts, `.`, or `..`.")
     folder, limit = inbox_of(user_id), settings.SLUICE.etl_max_batch
     with translate_storage_errors():

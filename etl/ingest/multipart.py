@@ -24,6 +24,7 @@ from etl.models.evaluation import MAX_EXPECTED_BYTES
 FRAMING_BYTES = 64 * 1024
 # Allowance for boundaries and headers of each file of a batch.
 FRAMING_OF_FILE = 1024
+BATCH_BYTES = settings.SLUICE.etl_max_batch_bytes + FRAMING_OF_FILE * settings.SLUICE.etl_max_batch + FRAMING_BYTES
 MAX_FILES = 100  # files of a form that is meant for one file
 # The paths that accept files, as patterns. All other paths have a small body limit.
 FILES = {
@@ -31,15 +32,8 @@ FILES = {
     "/api/v1/etl/rules/[0-9]+/samples": Files(
         limit=settings.SLUICE.etl_max_file_bytes + MAX_EXPECTED_BYTES + FRAMING_BYTES, problem=UploadTooLarge
     ),
-    "/api/v1/etl/batches": Files(
-        limit=settings.SLUICE.etl_max_batch_bytes + FRAMING_OF_FILE * settings.SLUICE.etl_max_batch + FRAMING_BYTES,
-        problem=BatchTooLarge,
-    ),
-    "/app/documents/batches/submit": Files(
-        limit=settings.SLUICE.etl_max_batch_bytes + FRAMING_OF_FILE * settings.SLUICE.etl_max_batch + FRAMING_BYTES,
-        problem=BatchTooLarge,
-        page="/app/documents/batches",
-    ),
+    "/api/v1/etl/batches": Files(limit=BATCH_BYTES, problem=BatchTooLarge),
+    "/app/documents/batches/submit": Files(limit=BATCH_BYTES, problem=BatchTooLarge, page="/app/documents/batches"),
     # The form on the page. The view rejects files that are slightly too large with an HTML page.
     "/app/documents/submit": Files(
         limit=2 * settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=UploadTooLarge, page="/app/documents"

@@ -265,16 +265,20 @@ def body_of(target: UploadTarget) -> schemas.UploadPlace:
 
 # ---- Names ----------------------------------------------------------------------------------------------------------
 def display_name(name: str, *, default: str) -> str:
-    """Return a safe display name: the last part of the path, printable, and of limited length.
-
-    The name is in NFC, like typed text. Some systems send decomposed letters, which a search would not find.
-    """
-    last = re.split(r"[/\\]", unicodedata.normalize("NFC", name))[-1]
-    clean = "".join(char for char in last if char.isprintable()).strip()
+    """Return a safe display name: the last part of the path, printable, and of limited length."""
+    clean = printable(re.split(r"[/\\]", name)[-1])
     if clean in ("", ".", ".."):
         return default
     end = PurePath(clean).suffix[: MAX_NAME // 2]
     return clean if len(clean) <= MAX_NAME else clean[: MAX_NAME - len(end)] + end
+
+
+def printable(name: str) -> str:
+    """Return a name without characters that cannot be printed, in NFC, like typed text.
+
+    Some systems send decomposed letters, which a search would not find.
+    """
+    return "".join(char for char in unicodedata.normalize("NFC", name) if char.isprintable()).strip()
 
 
 def encode_name(name: str) -> str:

@@ -9,15 +9,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
 
-import structlog
 from django.db.models import F
 
 from config.platform import storage
 from etl import runstate
 from etl.models import Task
 from etl.pipeline import artifacts
-
-log = structlog.get_logger(__name__)
 
 BATCH = 500
 # More than any task is retried between two backups.

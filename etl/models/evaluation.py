@@ -7,6 +7,7 @@ from django.db import models
 from django.db.models import Q
 
 from config.platform.db import clock
+from etl.core.stage_context import USAGE_FIELDS
 from etl.models.exact_fields import ExactJSON
 from etl.models.task import RESULTS, Task
 
@@ -133,4 +134,4 @@ class SampleRun(models.Model):
 
     @property
     def usage(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("prompt_tokens", "completion_tokens", "calls")}
+        return {name: getattr(self, name) for name in USAGE_FIELDS}

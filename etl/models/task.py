@@ -27,7 +27,6 @@ REVIEWED = {
     "corrected": IS_REVIEWED & Q(corrections__gt=0),
 }
 
-
 DATA = """
 CASE WHEN etl_task.status = 'completed' THEN coalesce(
     CASE WHEN etl_task.reviewed_run = etl_task.run THEN etl_task.corrected_result -> 'data' END,
@@ -35,7 +34,6 @@ CASE WHEN etl_task.status = 'completed' THEN coalesce(
          ELSE (etl_task.result -> 'data')::json END
 ) END
 """
-
 
 RESULTS = ("result", "last_result", "corrected_result")  # columns with values that may be large
 

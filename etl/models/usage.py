@@ -36,9 +36,6 @@ class ModelUsageQuerySet(models.QuerySet["ModelUsage"]):
             facts = {"user_id": run.user_id, "rule_id": run.rule_id, **{name: spent[name] for name in COUNTS}}
             self.get_or_create(task_id=run.task_id, run=run.run, defaults=facts)
 
-    def of_user(self, user: Any) -> Self:
-        return self.filter(user=user)
-
     def between(self, first: date, last: date) -> Self:
         """Filter by days in UTC, both inclusive. Compares times rather than dates, so that the index can be used."""
         begin, end = (datetime.combine(day, time(), UTC) for day in (first, last + timedelta(days=1)))

@@ -47,7 +47,5 @@ def changeable(task_id: int, *, user: User, verb: str = "change") -> Task:
 
 def visible_state(task_id: int, *, user: User) -> RunState:
     """Return the state of a task, without its result, which may be megabytes. Raises NotFound."""
-    states = lookup.states_of_rows([visible(task_id, user=user)])
-    if not states:
-        raise NotFound(UNKNOWN)
-    return states[0]
+    (state,) = lookup.states_of_rows([visible(task_id, user=user)])
+    return state

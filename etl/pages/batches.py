@@ -21,13 +21,12 @@ from rest_framework.request import Request
 from config.platform.http import staff
 from config.platform.http.audit import CHANGES, OPENS_DATA
 from config.platform.http.paging import chosen
-from config.platform.http.problems import NotFound, require_first
 from config.platform.http.request_context import request_id
 from config.platform.plurals import counted
 from config.platform.ui.base import Action, Listing, api_request, is_htmx, segments, validated
 from config.platform.ui.templatetags.pages import size
 from etl.api import batch_results
-from etl.api.batches import candidates_of, identity_of
+from etl.api.batches import candidates_of, changeable, identity_of, visible, visible_with_counts
 from etl.api.serializers import BatchFilesSerializer, BatchInput
 from etl.core.states import Status
 from etl.ingest import batches
@@ -37,14 +36,13 @@ from etl.pages import explanations
 from etl.pages.base import DocumentsPage
 from etl.pages.form import SubmitForm, limits, quota_left
 from etl.pages.listing import ORDER, RULE, rows_of
-from etl.pages.submitting import SubmissionPage, UploadView, idempotency_of
+from etl.pages.submitting import SubmissionPage, UploadHandlerView, idempotency_of
 from etl.pipeline import batch_actions
 from rules.api import rates
 from rules.library import catalog
 from rules.library.catalog import UnknownRule
 
 BATCH_ORDER = ("-created_at", "-batch_id")
-UNKNOWN = "Batch not found."
 TABS = {
     Status.PENDING: "Open",
     Status.COMPLETED: "Completed",
@@ -57,7 +55,7 @@ MAX_REASONS = 10  # of failures, on the page of a batch
 # ---- The list and the form ------------------------------------------------------------------------------------------
 class BatchForm(SubmitForm):
     name = forms.CharField(required=False, max_length=200)
-    more_endings = (".zip",)
+    more_extensions = (".zip",)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -108,7 +106,7 @@ class SubmittedBatch(SubmissionPage, BatchListPage):
 
 
 @method_decorator(csrf_exempt, name="dispatch")
-class SubmitBatch(UploadView):
+class SubmitBatch(UploadHandlerView):
     """`POST /app/documents/batches/submit`."""
 
     handler, view, home = FilesInOne, SubmittedBatch, "batches"
@@ -163,24 +161,13 @@ class BatchPage(DocumentsPage):
             ),
             failures=failures(tasks),
             listing=listing,
-            rows=rows_of(listing.rows or [], ""),
+            rows=rows_of(listing.rows, ""),
             here=self.request.path,
             tabs=tabs(batch, open_now),
             status=status,
             query=self.request.GET.urlencode(),
             **context,
         )
-
-
-def visible_with_counts(batch_id: int, *, user: User) -> Any:
-    """Return a batch that the user may see, with its counts. Raises NotFound."""
-    rows = DocumentBatch.objects.visible_to(user).select_related("user").with_counts()
-    return require_first(rows.filter(pk=batch_id), NotFound(UNKNOWN))
-
-
-def visible(batch_id: int, *, user: User) -> DocumentBatch:
-    """Return a batch that the user may see, without its counts. Raises NotFound."""
-    return require_first(DocumentBatch.objects.visible_to(user).filter(pk=batch_id), NotFound(UNKNOWN))
 
 
 def rule_of(batch: DocumentBatch) -> str:
@@ -219,8 +206,7 @@ class BatchAction(Action):
     throttle = rates.EtlThrottle
 
     def batch(self, batch_id: int) -> DocumentBatch:
-        batch = visible(batch_id, user=self.user)
-        staff.require_change(self.user, batch)
+        batch = changeable(batch_id, user=self.user)
         self.record_change(batch)
         return batch
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from django.forms.utils import flatatt
 from django.utils.safestring import SafeString
+from django.utils.text import normalize_newlines
 
 from config.platform import exact_json
 from config.platform.http.paging import whole_number
@@ -240,11 +241,12 @@ class EditForm:
         field.source = source if source and source["page"] else None
         given = (self.posted or {}).get(f"v{field.pointer}")
         field.text = before if given is None else given
-        if given is None or lines(given) == lines(before):
+        # Browsers send line breaks as CRLF.
+        if given is None or normalize_newlines(given) == normalize_newlines(before):
             field.result = base
             return
         try:
-            field.result = value_of(lines(given), field, guide)
+            field.result = value_of(normalize_newlines(given), field, guide)
         except InvalidEntry as reason:
             field.result, field.error = base, str(reason)
 
@@ -287,11 +289,6 @@ def text_of(value: Any) -> str:
     return value if isinstance(value, str) else exact_json.dumps(value).decode()
 
 
-def lines(text: str) -> str:
-    """Normalize line breaks, which browsers send as CRLF."""
-    return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
 def value_of(text: str, field: EditField, guide: Guide) -> Any:
     """Return the value that was entered. Raises InvalidEntry."""
     if not text.strip() and (field.kind not in ("text", "long") or not text):
@@ -306,7 +303,9 @@ def value_of(text: str, field: EditField, guide: Guide) -> Any:
         if text not in dict(field.options):
             raise InvalidEntry("Choose one of the values.")
         return exact_json.loads(text)
-    return without_nul(text)
+    if "\0" in text:
+        raise InvalidEntry("Remove the NUL character, which cannot be stored.")
+    return text
 
 
 def number_of(text: str) -> Any:
@@ -316,12 +315,6 @@ def number_of(text: str) -> Any:
         return exact_json.loads(text)
     except ValueError as error:
         raise InvalidEntry(str(error)) from None
-
-
-def without_nul(text: str) -> str:
-    if "\0" in text:
-        raise InvalidEntry("Remove the NUL character, which cannot be stored.")
-    return text
 
 
 def empty_value(field: EditField, guide: Guide) -> Any:

@@ -50,9 +50,7 @@ class EditPage(TaskPage):
         )
 
     def render_to_response(self, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
-        response = super().render_to_response(context, **kwargs)
-        response._csp_update = {"img-src": [page_images.storage_origin()]}  # type: ignore[attr-defined]
-        return response
+        return page_images.allow_images(super().render_to_response(context, **kwargs))
 
     def post(self, request: HttpRequest, *, task_id: int) -> HttpResponse:
         """Save, add a row to a list, or show the errors."""

@@ -89,10 +89,8 @@ class AddSample(EvaluationsPage):
         try:
             self.count()
             task = samples.owned_task(whole_number(number) or 0, user=self.user)
-            if typed.strip():
-                sample, is_new = samples.add(self.rules(), rule.pk, task, samples.parse(typed))
-            else:
-                sample, is_new = samples.add(self.rules(), rule.pk, task, samples.result_of(task))
+            expected = samples.parse(typed) if typed.strip() else samples.result_of(task)
+            sample, is_new = samples.add(self.rules(), rule.pk, task, expected)
         except Problem as problem:
             context = self.get_context_data(typed=typed, number=number, **refusal(problem))
             return self.render_to_response(context, status=problem.status)

@@ -14,7 +14,7 @@ from etl.ingest import acceptance
 from etl.pipeline import budgets, engines, quotas
 from rules.library.choices import rules_for
 
-OTHER_ENDINGS = {
+OTHER_EXTENSIONS = {
     DocumentFormat.JPEG: (".jpeg",),
     DocumentFormat.TIFF: (".tif",),
     DocumentFormat.HTML: (".htm",),
@@ -25,7 +25,7 @@ OTHER_ENDINGS = {
 class SubmitForm(forms.Form):
     file = forms.FileField(label="Document")
     rule_id = forms.ChoiceField(label="Rule", required=False)
-    more_endings: tuple[str, ...] = ()  # more file extensions for the file picker
+    more_extensions: tuple[str, ...] = ()  # for the file picker, besides those of documents
 
     def __init__(self, *args: Any, user: User, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -33,7 +33,7 @@ class SubmitForm(forms.Form):
         first = ("", f"Default: {default}") if default else ("", "Choose a rule")
         fields = cast("dict[str, Any]", self.fields)
         fields["rule_id"].choices = [first, *groups]
-        fields["file"].widget.attrs["accept"] = ",".join([*endings(), *self.more_endings])
+        fields["file"].widget.attrs["accept"] = ",".join([*extensions(), *self.more_extensions])
         self.once = uuid4()  # idempotency key: a form that is submitted twice creates one task or batch
 
 
@@ -65,6 +65,6 @@ def quota_left(user_id: int) -> dict[str, Any]:
     }
 
 
-def endings() -> list[str]:
+def extensions() -> list[str]:
     """Return the file extensions for file pickers. The server checks the content, not the extension."""
-    return [ending for kind in engines.formats() for ending in (f".{kind.value}", *OTHER_ENDINGS.get(kind, ()))]
+    return [each for kind in engines.formats() for each in (f".{kind.value}", *OTHER_EXTENSIONS.get(kind, ()))]

@@ -28,7 +28,7 @@ NUMBERS = frozenset({"quantity", "net_price", "vat_rate", "net_amount", "rate", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class InvoiceTable:
     """A table. `columns`: the title of each, and whether it has numbers; `left_out`: the number of omitted rows."""
 
     title: str
@@ -46,7 +46,7 @@ class InvoiceView:
     currency: str
     facts: list[tuple[str, Any]]
     parties: list[tuple[str, list[tuple[str, Any]]]]
-    tables: list[Table]
+    tables: list[InvoiceTable]
     totals: list[tuple[str, Any]]
     notes: list[str] = field(default_factory=list)
 
@@ -93,9 +93,9 @@ def pairs(names: dict[str, str], data: dict[str, Any]) -> list[tuple[str, Any]]:
     return [(title, value) for member, title in names.items() if (value := value_at(data, member))]
 
 
-def table(title: str, names: dict[str, str], items: list[dict[str, Any]]) -> Table:
+def table(title: str, names: dict[str, str], items: list[dict[str, Any]]) -> InvoiceTable:
     used = [member for member in names if any(member in item for item in items)]
-    return Table(
+    return InvoiceTable(
         title=title,
         columns=[(names[member], member in NUMBERS) for member in used],
         rows=[[(item.get(member, ""), member in NUMBERS) for member in used] for item in items[:MAX_ROWS]],

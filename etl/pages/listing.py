@@ -49,7 +49,7 @@ class DocumentListPage(DocumentsPage):
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         wanted, review = self.wanted(), chosen(Request(self.request), "review", among=REVIEWS) or ""
         listing = Listing(self.request, wanted.apply(self.tasks(review)), ordering=ORDER)
-        rows = rows_of(listing.rows or [], wanted.status)
+        rows = rows_of(listing.rows, wanted.status)
         return super().get_context_data(
             listing=listing,
             rows=rows,

@@ -4,6 +4,8 @@ import json
 from typing import Any
 from urllib.parse import urlsplit
 
+from django.http import HttpResponse
+
 from config.platform import storage
 from config.platform.http.audit import OPENS_DATA
 from etl.core.formats import DocumentFormat
@@ -70,7 +72,8 @@ def rectangle(bbox: list[float]) -> dict[str, str]:
     return {"x": f"{x0:g}", "y": f"{y0:g}", "width": f"{x1 - x0:.1f}", "height": f"{y1 - y0:.1f}"}
 
 
-def storage_origin() -> str:
-    """Return the origin of presigned URLs, for the Content-Security-Policy of the page that shows images."""
+def allow_images(response: HttpResponse) -> HttpResponse:
+    """Allow images from the origin of presigned URLs in the Content-Security-Policy of a page."""
     url = urlsplit(storage.presign_download("x", seconds=1, content_type="", file_name="x"))
-    return f"{url.scheme}://{url.netloc}"
+    response._csp_update = {"img-src": [f"{url.scheme}://{url.netloc}"]}  # type: ignore[attr-defined]
+    return response

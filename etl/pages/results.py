@@ -140,7 +140,7 @@ def json_pane(state: RunState, request: HttpRequest) -> dict[str, Any]:
     pane["raw"] = request.GET.get("json") == "raw"
     pane["shows_invoice"] = bool(pane["invoice"]) and not (request.GET.get("json") or pane["pointer"])
     if pane["raw"]:
-        text = dumped(output["data"])
+        text = exact_json.dumps(output["data"], indent=True)
         pane |= {"text": text.decode() if len(text) <= RAW_BYTES else "", "size": len(text)}
     return pane
 
@@ -170,23 +170,19 @@ def output_of(state: RunState) -> dict[str, Any]:
     return row.corrected(stored, run=run) or {}
 
 
-def dumped(data: Any) -> bytes:
-    return exact_json.dumps(data, indent=True)
-
-
 # ---- Downloads ------------------------------------------------------------------------------------------------------
 class ResultDownload(DocumentsPage):
     """Download of a result under the document's name, as an attachment, so that no browser renders it on our origin."""
 
     audited = OPENS_DATA
-    ending: str
+    extension: str
 
     def get(self, request: HttpRequest, *, task_id: int) -> HttpResponseBase:  # type: ignore[override]
         self.count()
         state = visible_state(task_id, user=self.user)
-        lookup.record_access(state, user=self.user, message=f"On the web page: downloaded the {self.ending} file.")
+        lookup.record_access(state, user=self.user, message=f"On the web page: downloaded the {self.extension} file.")
         response = self.content(state)
-        name = f"{state.filename.rpartition('.')[0] or state.filename}.{self.ending}"
+        name = f"{state.filename.rpartition('.')[0] or state.filename}.{self.extension}"
         response["Content-Disposition"] = storage.content_disposition(name)
         response["Cache-Control"] = "no-store"
         return response
@@ -225,7 +221,7 @@ class OriginalDownload(DocumentsPage):
 
 
 class MarkdownDownload(ResultDownload):
-    ending = "md"
+    extension = "md"
 
     def content(self, state: RunState) -> HttpResponseBase:
         if not state.markdown_key:
@@ -234,19 +230,19 @@ class MarkdownDownload(ResultDownload):
 
 
 class JsonDownload(ResultDownload):
-    ending = "json"
+    extension = "json"
 
     def content(self, state: RunState) -> HttpResponseBase:
         output = output_of(state)
         if "data" not in output:
             raise NotFound
-        return HttpResponse(dumped(output["data"]), content_type=artifacts.JSON)
+        return HttpResponse(exact_json.dumps(output["data"], indent=True), content_type=artifacts.JSON)
 
 
 class AnswerDownload(ResultDownload):
     """The language model's response that made the task fail."""
 
-    ending = "answer.txt"
+    extension = "answer.txt"
 
     def content(self, state: RunState) -> HttpResponseBase:
         key = answer.find(state)

@@ -188,5 +188,4 @@ def characters(content: bytes, size: int, *, is_first: bool) -> str:
 
 
 def is_continuation_byte(byte: int) -> bool:
-    """Return whether a byte is a continuation byte of UTF-8."""
-    return byte & 0b1100_0000 == 0b1000_0000  # noqa: PLR2004 - RFC 3629
+    return byte & 0b1100_0000 == 0b1000_0000  # noqa: PLR2004 - UTF-8, RFC 3629

@@ -72,8 +72,8 @@ def extraction_step(state: RunState, rule: str) -> ProgressStep:
 
 def result_step(state: RunState) -> ProgressStep:
     tone = {Status.COMPLETED: "done", Status.FAILED: "failed", Status.CANCELLED: "cancelled"}.get(state.status, "later")
-    value = {"done": "Result ready.", "failed": "Failed.", "cancelled": "Cancelled."}.get(tone, "")
-    return ProgressStep(name="Result", tone=tone, note=value)
+    note = {"done": "Result ready.", "failed": "Failed.", "cancelled": "Cancelled."}.get(tone, "")
+    return ProgressStep(name="Result", tone=tone, note=note)
 
 
 def set_time(step: ProgressStep, state: RunState) -> None:
@@ -153,12 +153,14 @@ def facts_of_extraction(state: RunState) -> list[tuple[str, str]]:
     post, usage = state.metadata["postprocess"], state.metadata["postprocess"]["usage"]
     facts = [attempts(state, Stage.POSTPROCESS), ("Strategy", post["strategy"] or ""), ("Model", post["model"] or "")]
     if usage.get("calls"):
-        tokens = f"{count(usage['prompt_tokens'])} in, {count(usage['completion_tokens'])} out"
-        facts += [("Calls", count(usage["calls"])), ("Tokens", tokens)]
+        facts += [("Calls", count(usage["calls"])), ("Tokens", tokens_of(usage))]
     if (earlier := post["earlier_usage"]).get("calls"):
-        tokens = f"{count(earlier['prompt_tokens'])} in, {count(earlier['completion_tokens'])} out"
-        facts.append(("Earlier runs", f"{count(earlier['calls'])} calls, {tokens}"))
+        facts.append(("Earlier runs", f"{count(earlier['calls'])} calls, {tokens_of(earlier)}"))
     return [(name, value) for name, value in facts if value]
+
+
+def tokens_of(usage: dict[str, int]) -> str:
+    return f"{count(usage['prompt_tokens'])} in, {count(usage['completion_tokens'])} out"
 
 
 def attempts(state: RunState, stage: Stage) -> tuple[str, str]:

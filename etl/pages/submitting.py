@@ -51,7 +51,7 @@ class SubmissionPage(DocumentsPage):
         raise NotImplementedError
 
 
-class UploadView(LoginRequiredMixin, View):
+class UploadHandlerView(LoginRequiredMixin, View):
     """A view that sets the upload handler, which limits the body, before `view` reads the form and its CSRF token.
 
     Subclasses are exempt from the CSRF check of the middleware, since that check reads the body.
@@ -82,7 +82,7 @@ class SubmittedDocument(SubmissionPage, DocumentListPage):
 
 
 @method_decorator(csrf_exempt, name="dispatch")
-class SubmitDocument(UploadView):
+class SubmitDocument(UploadHandlerView):
     """`POST /app/documents/submit`."""
 
     handler, view, home = BoundedFile, SubmittedDocument, "documents"

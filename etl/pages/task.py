@@ -8,7 +8,6 @@ from django.db.models import Exists, OuterRef
 
 from config.platform.http import staff
 from config.platform.http.audit import CHANGES
-from config.platform.http.problems import StorageUnavailable
 from config.platform.ui.base import is_htmx
 from etl.api import answer, lookup
 from etl.core import completeness
@@ -39,9 +38,7 @@ class DocumentPage(TaskPage):
 
     def render_to_response(self, context: dict[str, Any], **kwargs: Any) -> Any:
         """Allow images from the object storage, also before the document is parsed: the page shows them afterwards."""
-        response = super().render_to_response(context, **kwargs)
-        response._csp_update = {"img-src": [page_images.storage_origin()]}  # type: ignore[attr-defined]
-        return response
+        return page_images.allow_images(super().render_to_response(context, **kwargs))
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         state = self.state()
@@ -173,11 +170,11 @@ def owner_of(state: RunState, user: User) -> str:
 def failure_of(state: RunState) -> dict[str, Any] | None:
     if state.status != Status.FAILED or not state.error:
         return None
-    try:
-        has_answer = bool(answer.find(state))
-    except StorageUnavailable:
-        has_answer = False
-    return {**state.error, "explained": explanations.of_error(state.error), "has_answer": has_answer}
+    return {
+        **state.error,
+        "explained": explanations.of_error(state.error),
+        "has_answer": answer.is_stored(state),
+    }
 
 
 def warnings_of(state: RunState) -> list[dict[str, Any]]:

@@ -81,8 +81,9 @@ def build(data: Any, sources: Sources, *, at: str = "", start: int = 0) -> Node:
 
     Raises NotFound if there is no such value.
     """
-    root = node_of(name_of(at), at, resolve(data, at), sources, depth=0)
-    queue, remaining = deque([(root, resolve(data, at), start)]), NODES
+    whole = resolve(data, at)
+    root = node_of(unescaped(at.rpartition("/")[2]), at, whole, sources, depth=0)
+    queue, remaining = deque([(root, whole, start)]), NODES
     while queue:
         node, value, first = queue.popleft()
         if not node.is_container or node.depth >= DEPTH or (remaining <= 0 and node is not root):
@@ -120,10 +121,6 @@ def node_of(name: str, pointer: str, value: Any, sources: Sources, *, depth: int
 
 def kind_of(value: Any) -> str:
     return KINDS.get(type(value), "number")
-
-
-def name_of(pointer: str) -> str:
-    return unescaped(pointer.rpartition("/")[2])
 
 
 def resolve(data: Any, pointer: str) -> Any:

@@ -61,8 +61,7 @@ class RuleTrialPage(Editor):
         number = whole_number(request.POST.get("rule", ""))
         rule = access.visible(self.user, number) if number else None
         # A form without fields shows a read-only rule, which is tested as saved.
-        is_read_only = rule and "name" not in request.POST
-        form = forms.of_rule(rule) if rule and is_read_only else RuleForm(request.POST, rule=rule)
+        form = forms.of_rule(rule) if rule and "name" not in request.POST else RuleForm(request.POST, rule=rule)
         markdown = request.POST.get("markdown", "")
         outcome = self.outcome(form, rule, markdown=normalize_newlines(markdown))
         context = self.rule_context(rule) if rule else {}
@@ -88,7 +87,11 @@ class RuleTrialPage(Editor):
     def document(self) -> RunState | None:
         """Return the selected document, whose pages are shown to a model. Raises NoSuchDocument."""
         number = whole_number(self.request.POST.get("document", ""))
-        return document_of(number, user=self.user, message="opened the pages to test a rule.") if number else None
+        if not number:
+            return None
+        state = visible(number, user=self.user)
+        lookup.record_access(state, user=self.user, message="On the web page: opened the pages to test a rule.")
+        return state
 
     def text(self, markdown: str) -> str:
         """Return the typed Markdown or, without it, that of the selected document, after validation."""
@@ -181,21 +184,18 @@ class SampleMarkdownFragment(RulesPage):
         return super().get_context_data(taken_from="document", **found, **context)
 
 
-def document_of(task_id: int, *, user: User, message: str) -> RunState:
-    """Return a document, and record the access of staff. Raises NoSuchDocument."""
+def visible(task_id: int, *, user: User) -> RunState:
+    """Return a document that the user may see. Raises NoSuchDocument."""
     state = lookup.find(task_id, user=user)
     if state is None:
         raise NoSuchDocument
-    lookup.record_access(state, user=user, message=f"On the web page: {message}")
     return state
 
 
 def markdown_of(task_id: int, *, user: User) -> str:
     """Return the Markdown of a document. Raises NoSuchDocument, NoMarkdownYet, MarkdownTooLong, OcrResultMissing and
     StorageUnavailable."""
-    state = lookup.find(task_id, user=user)
-    if state is None:
-        raise NoSuchDocument
+    state = visible(task_id, user=user)
     if not state.markdown_key:
         raise NoMarkdownYet
     with acceptance.translate_storage_errors():

@@ -116,7 +116,7 @@ def parse_or_log(task_id: int, fields: Mapping[str, str] | ResponseError) -> Run
     Raises Redis errors that are not about this key.
     """
     if isinstance(fields, ResponseError):
-        if not is_about_key(fields):
+        if not str(fields).startswith("WRONGTYPE"):
             raise fields
         log_unreadable(task_id, "WrongType")
         return None
@@ -125,10 +125,6 @@ def parse_or_log(task_id: int, fields: Mapping[str, str] | ResponseError) -> Run
     except Unreadable as error:
         log_unreadable(task_id, str(error))
         return None
-
-
-def is_about_key(error: ResponseError) -> bool:
-    return str(error).startswith("WRONGTYPE")
 
 
 @lru_cache(maxsize=1_000)

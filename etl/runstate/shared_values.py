@@ -1,13 +1,11 @@
 """Short-lived values in Redis that all processes share, beside the run-states."""
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import cast
 
 from django.conf import settings
 
 from etl.runstate import script
-
-T = TypeVar("T")
 
 
 def key_of(name: str) -> str:
@@ -26,7 +24,7 @@ def get_shared(name: str) -> str | None:
         return cast("str | None", script.redis()[0].get(key_of(name)))
 
 
-def once(name: str, *, every: float, run: Callable[[], T]) -> bool:
+def once(name: str, *, every: float, run: Callable[[], object]) -> bool:
     """Run periodic work unless another process just ran it. Return whether it ran.
 
     The key expires after half an interval, so that a late run does not suppress the next one. This only saves work:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from config.platform import exact_json
+from etl.core.stage_context import USAGE_FIELDS
 from etl.core.states import ENDED, Stage, Status
 from etl.models import Task
 from etl.models.review import NO_REVIEW, Review
@@ -14,7 +15,6 @@ from etl.models.review import NO_REVIEW, Review
 # Revisions only grow, even when a state is recreated: each generation has its own range of revisions.
 REVISIONS = 1_000_000
 HALF, WHOLE = 50, 100
-USAGE = ("prompt_tokens", "completion_tokens", "calls")
 # Fields of a hash that are fields of a RunState by the same name.
 WHOLE_NUMBERS = (
     *("user_id", "run", "ocr_run", "journal_run", "revision"),
@@ -156,8 +156,8 @@ def whole_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "postprocess": {
             "strategy": None,
             "model": None,
-            "usage": dict.fromkeys(USAGE, 0),
-            "earlier_usage": dict.fromkeys(USAGE, 0),
+            "usage": dict.fromkeys(USAGE_FIELDS, 0),
+            "earlier_usage": dict.fromkeys(USAGE_FIELDS, 0),
         }
         | (metadata.get("postprocess") or {}),
         "warnings": metadata.get("warnings") or [],
@@ -179,8 +179,7 @@ def parsed(task_id: int, fields: Mapping[str, str]) -> RunState:
 
 def read_fields(task_id: int, fields: Mapping[str, str]) -> RunState:
     attempts = {stage: int(fields.get(f"attempts_{stage}", 0)) for stage in Stage.values}
-    usage = {name: int(fields.get(name, 0)) for name in USAGE}
-    post = json.loads(fields.get("postprocess") or "{}")
+    usage = {name: int(fields.get(name, 0)) for name in USAGE_FIELDS}
     plain: dict[str, Any] = {
         **{name: int(fields[name]) for name in WHOLE_NUMBERS},
         **{name: fields.get(name, "") for name in TEXTS},
@@ -208,7 +207,8 @@ def read_fields(task_id: int, fields: Mapping[str, str]) -> RunState:
                 "provider": fields.get("provider") or None,
                 "provider_task_id": fields.get("provider_task_id") or None,
                 "ocr": json.loads(fields.get("ocr") or "{}"),
-                "postprocess": post | {"usage": usage, **earlier_usage(fields)},
+                "postprocess": json.loads(fields.get("postprocess") or "{}")
+                | {"usage": usage, **earlier_usage(fields)},
                 "warnings": json.loads(fields.get("warnings") or "[]"),
                 "failed_attempts": json.loads(fields.get("failed_attempts") or "[]"),
             }

@@ -9,11 +9,11 @@ from django.conf import settings
 
 from config.platform import exact_json
 from config.platform.db import clock
-from etl.core.stage_context import Usage
+from etl.core.stage_context import USAGE_FIELDS, Usage
 from etl.core.states import Stage, Status
 from etl.models import Task
 from etl.runstate.script import TransitionResult, Verdict, move, move_many
-from etl.runstate.state import HALF, TEXTS, USAGE, WHOLE, WHOLE_NUMBERS, RunState
+from etl.runstate.state import HALF, TEXTS, WHOLE, WHOLE_NUMBERS, RunState
 
 # Larger results are only in the row and in object storage, because every read of the state would transfer them.
 RESULT_BYTES = 256 * 1024
@@ -77,10 +77,9 @@ def create(
 
 def create_many(tasks: Mapping[Task, Stage]) -> None:
     """Create the run-states of new or retried tasks at their stages, in one round trip. Raises Unavailable."""
-    more = {"started": 0}
     move_many(
         {
-            task.pk: creation(task, stage=stage, again=False, more={"status": task.status, **more})
+            task.pk: creation(task, stage=stage, again=False, more={"status": task.status, "started": 0})
             for task, stage in tasks.items()
         }
     )
@@ -93,7 +92,7 @@ def creation(task: Task, *, stage: Stage, again: bool, more: Mapping[str, Any]) 
         **{name: getattr(known, name) for name in WHOLE_NUMBERS},
         **{name: getattr(known, name) for name in TEXTS},
         **{f"attempts_{stage}": count for stage, count in known.attempts.items()},
-        **{name: known.metadata["postprocess"].get("usage", {}).get(name, 0) if ended else 0 for name in USAGE},
+        **{name: known.metadata["postprocess"]["usage"].get(name, 0) if ended else 0 for name in USAGE_FIELDS},
         "previous_run": known.previous_run,
         "batch_id": known.batch_id or "",
         "duplicate_of": known.duplicate_of or 0,
@@ -373,8 +372,8 @@ def find_due(tasks: Iterable[TaskIdentity]) -> dict[int, TransitionResult]:
 
 def find_free(tasks: Iterable[TaskIdentity], *, stage: Stage) -> set[int]:
     """Return the tasks that a worker could start now, without a change. Raises Unavailable."""
-    look = {"phase": stage, "free": True, "peek": True, "id": False}
-    found = move_many({task.task_id: identity(task) | look for task in tasks})
+    conditions = {"phase": stage, "free": True, "peek": True, "id": False}
+    found = move_many({task.task_id: identity(task) | conditions for task in tasks})
     return {task_id for task_id, outcome in found.items() if outcome.moved}
 
 

@@ -998,12 +998,14 @@ def test_a_process_builds_at_most_two_files_at_a_time(results: Any) -> None:
 
 def test_an_asynchronous_server_sends_a_file_in_blocks(tmp_path: Path) -> None:
     """Django would read all blocks of a synchronous iterator before it sends the first one."""
+    from wsgiref.util import FileWrapper
+
     from django.http import StreamingHttpResponse
 
-    from etl.api.batch_results import AsyncFileBlocks
+    from etl.api.markdown import ThreadedBlocks
 
     file = (tmp_path / "x").open("wb+")
-    response = StreamingHttpResponse(AsyncFileBlocks(file))
+    response = StreamingHttpResponse(ThreadedBlocks(FileWrapper(file)))
     assert response.is_async
     response.close()
     assert file.closed

@@ -58,7 +58,7 @@ class Client:
     def __init__(self, task: Task) -> None:
         self.task = task
         update = TaskUpdate(state_of(task))
-        self.listener = TaskListener(task.pk, Credential(1), update.number)
+        self.listener = TaskListener(task.pk, Credential(1), update.newest)
         self.listener.status = update.state.status
         self.events: list[tuple[int, str, Any]] = events_in(update.snapshot)
 
@@ -201,7 +201,7 @@ def test_tasks_are_read_in_one_round_trip_and_rows_only_without_a_run_state(
     with django_assert_num_queries(1):
         updates, _ = TaskEventHub().read({task.pk: 0 for task in tasks})
     assert len(updates) == 5
-    assert TaskEventHub().read({task.pk: updates[task.pk].number for task in tasks}) == ({}, False)
+    assert TaskEventHub().read({task.pk: updates[task.pk].newest for task in tasks}) == ({}, False)
 
 
 def test_listeners_at_the_same_event_share_bytes(alice: User) -> None:

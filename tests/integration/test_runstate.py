@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from etl import runstate
-from etl.core.stage_context import Usage
+from etl.core.stage_context import USAGE_FIELDS, Usage
 from etl.core.states import Stage
 from etl.models import Task
 from etl.runstate import RunState, Verdict, script, transitions
-from etl.runstate.state import USAGE
 from tests.broker import valkey
 from tests.waiting import expect_within
 
@@ -465,7 +464,7 @@ def test_a_large_result_is_not_kept_in_redis() -> None:
 def test_a_run_state_created_from_an_ended_row_matches_the_row() -> None:
     ended = row(status="failed", error={"code": "x"}, progress=50, metadata={"attempts": {"ocr": 2}}, generation=4)
     runstate.create(ended, stage=Stage.POSTPROCESS)
-    expected = replace(RunState.of_row(ended), phase=Stage.POSTPROCESS, usage=dict.fromkeys(USAGE, 0))
+    expected = replace(RunState.of_row(ended), phase=Stage.POSTPROCESS, usage=dict.fromkeys(USAGE_FIELDS, 0))
     assert read_state() == expected
     assert valkey().ttl("etl:task:17") <= 3_600
 
