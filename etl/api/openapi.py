@@ -107,8 +107,8 @@ UNSUPPORTED = {
     "type": "urn:problem:sluice:unsupported_format",
     "title": "Unsupported Media Type",
     "status": 415,
-    "detail": "This is a DOCX file. The configured OCR provider supports PDF, PNG, JPEG, TIFF, WebP, plain text, "
-    "Markdown. The provider mineru supports such files; the operator can set ETL_OCR_PROVIDER=mineru.",
+    "detail": "The file type is DOCX. The configured OCR provider supports PDF, PNG, JPEG, TIFF, WebP, plain text, "
+    "Markdown. MinerU supports such files; the operator can set ETL_OCR_PROVIDER=mineru.",
     "code": "unsupported_format",
     "requestId": REQUEST_ID,
 }

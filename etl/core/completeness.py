@@ -1,13 +1,14 @@
 """Incomplete pages of a document: pages whose text may be missing or wrong, according to the document's warnings."""
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 # Codes of warnings that mark a page as incomplete.
 INCOMPLETE = frozenset(
     {"page_failed", "low_confidence", "unsupported_script", "image_not_read", "formula_without_value"}
 )
-MAX_RANGES = 20
+MAX_LISTED = 20
 
 
 def incomplete_pages(warnings: Iterable[Mapping[str, Any]]) -> list[int]:
@@ -34,4 +35,10 @@ def ranges(numbers: Iterable[int]) -> str:
         else:
             spans.append([each, each])
     texts = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
-    return ", ".join([*texts[:MAX_RANGES], *(["…"] if len(texts) > MAX_RANGES else [])])
+    return listed(texts)
+
+
+def listed(texts: Iterable[str]) -> str:
+    """Join texts by commas. "…" replaces those after the first twenty."""
+    first = list(islice(texts, MAX_LISTED + 1))
+    return ", ".join(first if len(first) <= MAX_LISTED else [*first[:-1], "…"])

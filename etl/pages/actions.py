@@ -99,8 +99,15 @@ class BulkTaskAction(Action):
         tasks = self.selected()
         if not tasks:
             raise NothingChanged
-        runs = {"cancel": (self.cancel, "cancelled"), "delete": (self.delete, "deleted")}
-        run, result = runs.get(self.request.POST.get("do", ""), (self.retry, "queued"))
+        runs = {
+            "cancel": (self.cancel, "cancelled"),
+            "delete": (self.delete, "deleted"),
+            "retry": (self.retry, "queued"),
+        }
+        action = self.request.POST.get("do", "")
+        if action not in runs:
+            raise NothingChanged("Choose an action first.")
+        run, result = runs[action]
         done, refusals = run_each(tasks, run, stop=RateLimited)
         if not done:
             raise NothingChanged(refusals)

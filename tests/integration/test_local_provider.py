@@ -707,7 +707,7 @@ def compromised_provider(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ite
         for name, source in modules.items():
             (folder / f"{name}.py").write_text(source)
         (folder / "sitecustomize.py").write_text(f"""
-import ctypes, os, stat, sys, threading, time
+import ctypes, json, os, stat, sys, threading, time
 sys.path.append({str(PROJECT)!r})
 from etl.providers.local import reading
 kept = []
@@ -843,6 +843,34 @@ def test_a_document_that_took_over_its_process_cannot_fill_the_memory_of_the_wor
     provider = compromised_provider(code)
     with pytest.raises(OcrFailed):
         convert(provider, make_document(hostile.printed("Anything that is long enough for a line")))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "result['page'] = float('inf')",
+        "result['confidence'] = float('nan')",
+        "result['ocr_seconds'] = 'Infinity'",
+        "result['layout']['width'] = float('inf')",
+        "result['layout']['blocks'][0]['bbox'][0] = 'nan'",
+        "result['lines'][0][0] = [1, 2, 10**400, 4, 'text']",
+        "result['nested'] = None; json.dumps = lambda message: '[' * 100_000",
+    ],
+)
+def test_invalid_messages_fail_the_document(
+    compromised_provider: Callable[..., LocalProvider], make_document: Maker, code: str
+) -> None:
+    provider = compromised_provider(code)
+    with pytest.raises(OcrFailed):
+        convert(provider, make_document(hostile.printed("Anything that is long enough for a line")))
+
+
+def test_control_characters_are_removed_from_lines(
+    compromised_provider: Callable[..., LocalProvider], make_document: Maker
+) -> None:
+    provider = compromised_provider("result['lines'] = [[[1, 2, 3, 4, 'a\\x00b\\ud800c']]]")
+    result, _ = convert(provider, make_document(hostile.printed("Anything")))
+    assert result.lines == {1: [[(1.0, 2.0, 3.0, 4.0, "abc")]]}
 
 
 def test_the_number_of_threads_is_limited(

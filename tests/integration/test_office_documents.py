@@ -16,6 +16,7 @@ import xlsxwriter
 from openpyxl.cell.rich_text import CellRichText, TextBlock
 from openpyxl.cell.text import InlineFont
 from openpyxl.styles import Font
+from openpyxl.utils import get_column_letter
 from pptx import Presentation
 from pptx.chart import data as chart_data
 from pptx.enum.chart import XL_CHART_TYPE
@@ -108,6 +109,15 @@ def saved(workbook: openpyxl.Workbook) -> bytes:
     file = io.BytesIO()
     workbook.save(file)
     return file.getvalue()
+
+
+def test_more_than_twenty_hidden_columns_are_abbreviated(provider: LocalProvider, made: Maker) -> None:
+    workbook = openpyxl.Workbook()
+    workbook.active.append(list(range(30)))
+    for column in range(1, 27):
+        workbook.active.column_dimensions[get_column_letter(column)].hidden = True
+    result = provider.convert(made(saved(workbook), DocumentFormat.XLSX), context=StageContext(seconds=120))
+    assert "Hidden columns: A, B, C, D, E, F, G, H, I, J, K, L, M, N, O, P, Q, R, S, T, …." in result.markdown
 
 
 def test_formulas_without_a_cached_value_have_a_warning_that_names_them(provider: LocalProvider, made: Maker) -> None:

@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 
 from config.platform import storage
 from etl import runstate
-from etl.core.states import Stage
+from etl.core.states import Stage, Status
 from etl.maintenance import recovery
 from etl.models import Task
 from etl.pipeline import deletion, execution
@@ -343,6 +343,18 @@ def test_the_page_deletes_selected_documents(alice: User, bob: User) -> None:
     page = client.post(f"{PAGE}/several", {"task": ids, "do": "delete"}, follow=True).content.decode()
     assert "2 deleted. 1 unchanged:" in page
     assert set(Task.objects.values_list("pk", flat=True)) == {running.pk, other.pk}
+
+
+@pytest.mark.parametrize("action", [{}, {"do": "erase"}])
+def test_the_page_refuses_an_unknown_action(alice: User, action: dict[str, str]) -> None:
+    """A retry as the default would cost tokens."""
+    client = Client()
+    client.force_login(alice)
+    fail(task := make_task(alice))
+    page = client.post(f"{PAGE}/several", {"task": [task.pk], **action}, follow=True).content.decode()
+    assert "Choose an action first." in page
+    task.refresh_from_db()
+    assert task.status == Status.FAILED
 
 
 def test_staff_delete_selected_documents_with_one_record_each(

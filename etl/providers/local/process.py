@@ -241,7 +241,7 @@ def parse(line: bytes | bytearray) -> Message:
     # The process parses untrusted files, so its messages are untrusted too.
     try:
         message = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ReaderCrashed from None
     if not isinstance(message, dict):
         raise ReaderCrashed

@@ -1,5 +1,6 @@
 """OCR provider that reads documents on the worker's machine, in a sandboxed process and without a server (ADR 13)."""
 
+import math
 import re
 import threading
 import time
@@ -288,14 +289,14 @@ class ResultBuilder:
                 self.add_page(message)
             elif message.get("truncated"):
                 self.context.warn("truncated", "The end of the file is missing. All pages could be read.")
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise ReaderCrashed from None
 
     def add_page(self, message: Message) -> None:
         number = int(message["page"])
         confidence = message.get("confidence")
-        self.append(number, str(message["text"]), str(message["method"]), confidence and float(confidence))
-        self.ocr_seconds += float(message.get("ocr_seconds", 0))
+        self.append(number, str(message["text"]), str(message["method"]), confidence and finite(confidence))
+        self.ocr_seconds += finite(message.get("ocr_seconds", 0))
         self.add_positions(number, message)
         if message.get("hidden"):
             self.context.warn("hidden_text", HIDDEN_TEXT, page=number)
@@ -306,7 +307,7 @@ class ResultBuilder:
             self.context.warn("formula_without_value", detail, page=number)
         if confidence is not None and confidence < LOW_CONFIDENCE:
             self.context.warn("low_confidence", "The recognized text of the page may have errors.", page=number)
-        legibility = float(message.get("legibility", 1))
+        legibility = finite(message.get("legibility", 1))
         if legibility < UNKNOWN_SCRIPT:
             detail = f"The OCR engine may not support the script: the mean confidence of all lines is {legibility:.2f}."
             self.context.warn("unsupported_script", detail, page=number)
@@ -376,7 +377,7 @@ def parse_drawn_page(message: Message) -> tuple[int, bytes | None]:
         log_exception("page_not_drawn", reason, page=message["drawn"])
     try:
         number, image = int(message["drawn"]), message["image"] and b64decode(message["image"], validate=True)
-    except (TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise ReaderCrashed from None
     if image and not is_image(image):
         raise ReaderCrashed
@@ -415,17 +416,24 @@ def checked_layout(layout: Message, number: int) -> dict[str, Any]:
         {
             "id": f"{number}-{index}",
             "kind": block["kind"] if block["kind"] in BLOCK_KINDS else "other",
-            "bbox": [float(each) for each in block["bbox"][:4]],
+            "bbox": [finite(each) for each in block["bbox"][:4]],
             "text": escape_markers(remove_control_characters(str(block["text"]))),
         }
         for index, block in enumerate(layout["blocks"], start=1)
     ]
-    size = {name: float(layout[name]) for name in ("width", "height")}
+    size = {name: finite(layout[name]) for name in ("width", "height")}
     return {"page": number, **size, "rotation": int(layout["rotation"]), "blocks": blocks}
 
 
 def checked_cell(x0: Any, y0: Any, x1: Any, y1: Any, text: Any) -> Cell:
-    return float(x0), float(y0), float(x1), float(y1), str(text)
+    return finite(x0), finite(y0), finite(x1), finite(y1), remove_control_characters(str(text))
+
+
+def finite(number: Any) -> float:
+    """Return a number as float. Raises ValueError for infinity and NaN, which JSON cannot represent."""
+    if not math.isfinite(value := float(number)):
+        raise ValueError(value)
+    return value
 
 
 def checked_reason(reason: object) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from etl.core.completeness import MAX_RANGES, ranges
+from etl.core.completeness import listed, ranges
 from etl.providers.local.office import markdown
 from etl.providers.local.office.pages import HIDDEN, OfficePage
 
@@ -29,12 +29,11 @@ class Sheet:
             hidden,
             *(markdown.table(to_rectangle(group)) for group in self.groups()),
         ]
-        formulas = [f"{column_name(column)}{row}" for column, row in self.formulas[:MAX_RANGES]]
         is_hidden = bool(self.rows) and (self.is_hidden or bool(hidden))
         return OfficePage(
             text=markdown.join(blocks),
             warnings=frozenset({HIDDEN} if is_hidden else ()),
-            formulas=", ".join([*formulas, *(["…"] if len(self.formulas) > MAX_RANGES else [])]),
+            formulas=listed(f"{column_name(column)}{row}" for column, row in self.formulas),
         )
 
     def groups(self) -> list[list[dict[int, str]]]:
@@ -54,7 +53,7 @@ class Sheet:
         columns = sorted(each for each in used if any(first <= each <= last for first, last in self.hidden_columns))
         notes = [f"Hidden rows: {ranges(rows)}."] if rows else []
         if columns:
-            notes.append(f"Hidden columns: {', '.join(map(column_name, columns[:MAX_RANGES]))}.")
+            notes.append(f"Hidden columns: {listed(map(column_name, columns))}.")
         return " ".join(notes)
 
 
