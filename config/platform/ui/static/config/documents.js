@@ -318,8 +318,8 @@ async function showCitation(link) {
   const place = (quote && highlight(found, quote)) || article;
   article.focus({ preventScroll: true });
   place.scrollIntoView({ block: "center" });
-  article.classList.add("led");
-  window.setTimeout(() => article.classList.remove("led"), 2000);
+  article.classList.add("highlighted");
+  window.setTimeout(() => article.classList.remove("highlighted"), 2000);
 }
 
 document.addEventListener("click", (event) => {
