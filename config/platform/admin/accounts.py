@@ -110,8 +110,8 @@ class Groups(RestrictedFilters, GroupAdmin, ModelAdmin):
 
 CONFIRM_REVOKE = ActionDialog(
     title="Revoke this token?",
-    description="Programs that use it lose access immediately. This cannot be undone. The owner can create a new "
-    "token.",
+    description="Programs that use it lose access immediately. This cannot be undone. "
+    "The owner can create a new token.",
     form_class=None,
     form_submit_text="Revoke",
 )
