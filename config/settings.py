@@ -297,7 +297,6 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": OVERVIEW,
     "VERSION": "0.1.0",
     "OAS_VERSION": "3.1.0",
-    "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "CONTACT": {"name": "The operator of this server"},
     "LICENSE": {"name": "All rights reserved", "identifier": "LicenseRef-All-Rights-Reserved"},
