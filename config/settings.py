@@ -186,8 +186,8 @@ BODY_LIMIT = 64 * 1024  # of most paths; larger bodies are processed one at a ti
 BODY_LIMITS = {
     r"/exports(/preview)?": DATA_UPLOAD_MAX_MEMORY_SIZE,
     r"/app/exports/new(/preview)?": DATA_UPLOAD_MAX_MEMORY_SIZE,
-    r"/api/v1/etl/batches(/uploaded)?": 64 * 1024
-    + 256 * env.etl_max_batch,  # a file key and its quotes have less than 256 bytes
+    # A file key and its quotes have less than 256 bytes.
+    r"/api/v1/etl/batches(/uploaded)?": 64 * 1024 + 256 * env.etl_max_batch,
     r"/api/v1/etl/rules(/\d+)?": 256 * 1024,
     r"/app/rules/(new|check|\d+)": 1024 * 1024,
     r"/api/v1/etl/rules/\d+/test|/app/rules/try": DATA_UPLOAD_MAX_MEMORY_SIZE,  # a million characters of Markdown
@@ -297,7 +297,6 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": OVERVIEW,
     "VERSION": "0.1.0",
     "OAS_VERSION": "3.1.0",
-    "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
     "CONTACT": {"name": "The operator of this server"},
     "LICENSE": {"name": "All rights reserved", "identifier": "LicenseRef-All-Rights-Reserved"},

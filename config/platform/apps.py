@@ -1,4 +1,4 @@
-"""Django app of the shared platform. It registers system checks, metrics, and signal receivers at startup."""
+"""Django app of the shared platform. It registers system checks and signal receivers at startup."""
 
 from typing import Any
 
@@ -13,10 +13,8 @@ class PlatformConfig(AppConfig):
 
     def ready(self) -> None:
         from config.platform import checks  # noqa: F401  Django registers checks on import
-        from config.platform.observability import exposition, gauges
         from config.platform.ui import sign_in_records  # noqa: F401  connects its signals on import
 
-        exposition.register(gauges.Gauges())
         post_migrate.connect(provide_roles)
         post_save.connect(record_logged_change, sender="admin.LogEntry")
 

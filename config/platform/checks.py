@@ -16,9 +16,9 @@ CONNECT_SECONDS = 2
 @register(Tags.database)
 def check_pooler(databases: Collection[str] | None = None, **_later: Any) -> list[CheckMessage]:
     """Check for a pooler. Run by `check --database default`, and by `migrate` before it starts."""
-    if "default" not in (databases or ()) or not settings.SLUICE.database_prepare:
-        return []
-    if not is_pooled(settings.SLUICE.database_url.get_secret_value()):
+    env = settings.SLUICE
+    is_due = "default" in (databases or ()) and env.database_prepare
+    if not is_due or not is_pooled(env.database_url.get_secret_value()):
         return []
     return [
         CheckWarning(

@@ -11,7 +11,6 @@ from celery.worker.consumer.consumer import Consumer as CeleryConsumer
 from kombu import compression
 
 from config.platform import broker
-from config.platform.broker import BROKER_FULL_ERRORS
 from config.platform.observability.counters import counter
 from config.platform.observability.metrics import CAUGHT
 
@@ -57,7 +56,7 @@ class Consumer(CeleryConsumer):
         heartbeat.SOFTWARE_INFO.update(  # type: ignore[attr-defined]
             queues=sorted(self.app.amqp.queues.consume_from), children=self.controller.concurrency
         )
-        self.connection_errors = (*self.connection_errors, *BROKER_FULL_ERRORS)
+        self.connection_errors = (*self.connection_errors, *broker.BROKER_FULL_ERRORS)
         self.controller._process_task = self.process_or_drop
 
     def process_or_drop(self, request: Any) -> None:
@@ -107,7 +106,7 @@ class Consumer(CeleryConsumer):
         message.reject_log_error(log, self.connection_errors)
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:
-        if isinstance(exc, BROKER_FULL_ERRORS):
+        if isinstance(exc, broker.BROKER_FULL_ERRORS):
             log.error("broker_full")
             sleep(PAUSE_SECONDS)
             return

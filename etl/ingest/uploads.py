@@ -156,7 +156,7 @@ class StoredFile(ABC):
     def kind(self) -> DocumentFormat:
         check_size(self.size, pointer=self.pointer)
         with refuse_changes(self.pointer):
-            first = storage.read_head(self.key, size=HEAD_BYTES, if_match=self.head.etag)
+            first = storage.read_span(self.key, start=0, size=HEAD_BYTES, if_match=self.head.etag)
         return accepted_format(first, size=self.head.size, name=self.name, pointer=self.pointer)
 
     def check(self) -> None:

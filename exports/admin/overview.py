@@ -315,7 +315,7 @@ def calls() -> list[workers.Call]:
         workers.Call(
             process=database.process_of(row["backend"]),
             work=page_of("job", row["job_id"], f"{row['dataset']}, {row['key']} {row['effective_date']}"),
-            since=duration(row["since"]),
+            duration=duration(row["since"]),
         )
         for row in sql.rows(CALLS)
     ]

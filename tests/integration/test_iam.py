@@ -192,7 +192,7 @@ def use_everything() -> None:
         facts: Any = {"if_match_source": stored.etag, "size": stored.size, "sha256": stored.sha256}
         storage.copy(stored.key, f"{stored.key}-copy", **facts, **text)
     assert b"".join(storage.read("all/small-copy")) == b"small"
-    assert storage.read_head("all/small-copy", size=2) == b"sm"
+    assert storage.read_span("all/small-copy", start=0, size=2) == b"sm"
     ticket = storage.presign_upload("all/put", seconds=60, size=3, metadata={"filename": "x"}, **text)
     if fetch(ticket.url, method="PUT", data=b"put", headers=ticket.headers)[0] != 200:
         raise storage.RequestFailed("the presigned PUT was refused")

@@ -41,8 +41,8 @@ MUTANTS = [
     ),
     COMMITS(
         name="ignore the conflict with an existing object",
-        old="return (found and found.etag) != if_match",
-        new="return False",
+        old="if (found and found.etag) != if_match:",
+        new="if False:",
         tests=storage("the_object_of_a_faster_writer_is_not_overwritten"),
     ),
     COMMITS(

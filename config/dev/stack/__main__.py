@@ -83,7 +83,7 @@ Press Ctrl-C to stop.
 
 def demo(_options: argparse.Namespace) -> int:
     # Imported late: it needs more packages than `up`.
-    return int(import_module("config.dev.demo").main() or 0)
+    return int(import_module("config.dev.demo").main())
 
 
 def env(_options: argparse.Namespace) -> int:

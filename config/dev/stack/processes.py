@@ -62,10 +62,9 @@ class Web(LocalServer):
 
 def web(*, port: int, root: Path, environment: Mapping[str, str]) -> Process:
     return python(
-        "web", "-m", "uvicorn", "config.asgi:application", "--lifespan", "off", "--ws",
-        "none", "--http", "config.connections:Connection",
-        "--no-proxy-headers",
-        "--no-access-log", "--host", LOOPBACK, "--port", str(port),
+        "web", "-m", "uvicorn", "config.asgi:application", "--lifespan", "off", "--ws", "none",
+        "--http", "config.connections:Connection", "--no-proxy-headers", "--no-access-log",
+        "--host", LOOPBACK, "--port", str(port),
         # Without a timeout, open responses would delay the shutdown indefinitely.
         "--timeout-graceful-shutdown", "5", root=root, environment=environment,
     )  # fmt: skip

@@ -77,7 +77,7 @@ def check_transport(**_kwargs: Any) -> list[CheckMessage]:
 def check_sandbox(**_kwargs: Any) -> list[CheckMessage]:
     """Check that a malicious document that takes over the parser process cannot read secrets from files."""
     env = settings.SLUICE
-    has_secret_files = any(os.environ.get(f"{name.upper()}{FILE_SUFFIX}") for name in env.secrets())
+    has_secret_files = any(os.environ.get(f"{name}{FILE_SUFFIX}") for name in env.secrets())
     if env.etl_ocr_provider != "local" or not has_secret_files or sandbox.can_deny_files():
         return []
     message = (

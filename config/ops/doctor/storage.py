@@ -23,7 +23,7 @@ PAGE = "docs/object-storage.md"
 
 
 def check_reading(key: str) -> Finding:
-    if storage.read_head(key, size=2 * len(probe.CONTENT)) != probe.CONTENT:
+    if storage.read_span(key, start=0, size=2 * len(probe.CONTENT)) != probe.CONTENT:
         return failure("An object was read with other content than was written.", "Do not use this storage.")
     if key not in {item.key for item in storage.list_objects(key)}:
         return failure("A new object is not listed.", f"Use a storage with read-after-write consistency: {PAGE}.")

@@ -10,6 +10,7 @@ from config.ops.doctor import database
 from config.ops.doctor.database import scalar
 from config.ops.doctor.findings import Finding, Subject, failure, ok, warning
 from config.platform import workers
+from config.platform.plurals import counted
 
 LISTEN_SECONDS = 5  # for at least two heartbeats of each worker
 CHILD_CONNECTIONS = 2  # the task's and the heartbeat's
@@ -32,7 +33,7 @@ def inspect_workers() -> Workers:
 def check_queues(found: Workers) -> Iterator[Finding]:
     for queue, names in found.queues.items():
         if names:
-            yield ok(f"The queue {queue} has {len(names)} worker{'s' if len(names) > 1 else ''}.")
+            yield ok(f"The queue {queue} has {counted(len(names), 'worker')}.")
         else:
             yield failure(
                 workers.describe_unserved_queue(queue),

@@ -76,11 +76,11 @@ class Users(RestrictedFilters, UserAdmin, ModelAdmin):
         """Return whether the user may change the account. The page of its password calls this too."""
         is_above = obj is not None and (obj.is_staff or obj.is_superuser) and obj.pk != request.user.pk
         allowed = bool(super().has_change_permission(request, obj))
-        return allowed and (is_superuser(request) or not is_above)
+        return allowed and bool(request.user.is_superuser or not is_above)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         fields = tuple(super().get_readonly_fields(request, obj))
-        return fields if is_superuser(request) else (*fields, *PRIVILEGE_FIELDS)
+        return fields if request.user.is_superuser else (*fields, *PRIVILEGE_FIELDS)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return False: accounts are deactivated instead, because exports and the audit log refer to them."""
@@ -90,10 +90,6 @@ class Users(RestrictedFilters, UserAdmin, ModelAdmin):
     def related(self, user: User) -> SafeString:
         of_user = {"user__id__exact": user.pk}
         return side_by_side([list_of(model, text, of_user) for model, text in RELATED.items()])
-
-
-def is_superuser(request: HttpRequest) -> bool:
-    return isinstance(request.user, User) and request.user.is_superuser
 
 
 @admin.register(Group)
@@ -114,8 +110,8 @@ class Groups(RestrictedFilters, GroupAdmin, ModelAdmin):
 
 CONFIRM_REVOKE = ActionDialog(
     title="Revoke this token?",
-    description="Programs that use it lose access immediately. This cannot be undone. The owner can create a new "
-    "token.",
+    description="Programs that use it lose access immediately. This cannot be undone. "
+    "The owner can create a new token.",
     form_class=None,
     form_submit_text="Revoke",
 )

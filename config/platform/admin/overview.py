@@ -64,7 +64,6 @@ class Chart:
     along: str = "hour (UTC)"
     unit: str = ""
     note: str = ""
-    empty: str = "No data for the last 24 hours."
 
     @property
     def is_empty(self) -> bool:

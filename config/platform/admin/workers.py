@@ -15,11 +15,11 @@ from config.platform import workers
 
 
 class Call(NamedTuple):
-    """A running call of a worker: its process as `host-pid`, a link to its work, and when it started."""
+    """A running call of a worker: its process as `host-pid`, a link to its work, and its duration so far."""
 
     process: str
     work: SafeString
-    since: str
+    duration: str
 
 
 class Activity(NamedTuple):

@@ -106,10 +106,10 @@ def valid_credentials(credentials: Collection[Credential]) -> set[Credential]:
     users = single_sign_on.users().filter(is_active=True).in_bulk({each.user_id for each in credentials})
     current = single_sign_on.current_user_ids(users.values())
     digests = {each.token for each in credentials if each.token}
-    tokens = AuthToken.objects.filter(Q(expiry=None) | Q(expiry__gt=now), digest__in=digests)
+    live_tokens = AuthToken.objects.filter(Q(expiry=None) | Q(expiry__gt=now), digest__in=digests)
     keys = {each.session for each in credentials if each.session}
     sessions = Session.objects.filter(session_key__in=keys, expire_date__gt=now)
-    known = {*tokens.values_list("digest", flat=True), *sessions.values_list("session_key", flat=True)}
+    known = {*live_tokens.values_list("digest", flat=True), *sessions.values_list("session_key", flat=True)}
     return {
         each
         for each in credentials

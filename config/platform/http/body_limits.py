@@ -134,9 +134,8 @@ class Body:
         self.inner = receive
         self.size = 0
         self.is_complete = False
-        headers = dict(scope["headers"])
         self.limit = limit
-        declared = headers.get(b"content-length")
+        declared = dict(scope["headers"]).get(b"content-length")
         self.is_declared = declared is not None
         self.too_large = declared is not None and declared.isdigit() and int(declared) > self.limit
 

@@ -54,7 +54,6 @@ def respond(problem: Problem, request: HttpRequest) -> HttpResponse:
 
 
 def respond_page(problem: Problem, request: HttpRequest) -> HttpResponse:
-    """Return an HTML page."""
     page = page_of(problem, request_id(request), request=request)
     return HttpResponse(page, status=problem.status, headers=problem.all_headers())
 

@@ -53,7 +53,7 @@ def permissions_of(role: str) -> Q:
     return views | Q(content_type__app_label__in=APPS) | Q(codename="open_data") | accounts | tokens
 
 
-def create_groups(**_signal: Any) -> None:
+def create_groups() -> None:
     """Create the groups, and set their permissions to those of this release. Members are not changed."""
     for role, name in GROUPS.items():
         group, _ = Group.objects.get_or_create(name=name)

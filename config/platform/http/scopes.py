@@ -5,7 +5,6 @@ Each API view has an attribute `scopes`. A view without one refuses tokens with 
 
 from typing import Any, NamedTuple
 
-from django.contrib.auth.models import User
 from knox.models import AuthToken
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
@@ -79,6 +78,6 @@ def of_token(token: AuthToken) -> list[str]:
     return details.scopes if details else []
 
 
-def has_all(user: User | Any, request: Request) -> bool:
+def has_all(request: Request) -> bool:
     """Return whether the user is staff, and the request is not limited by scopes."""
-    return bool(user.is_staff) and not is_limited(request)
+    return bool(request.user.is_staff) and not is_limited(request)

@@ -229,9 +229,9 @@ def new_identity(issuer: str, claims: dict[str, Any], now: datetime) -> Identity
 
 def groups_of(claims: dict[str, Any]) -> set[str]:
     """Return the names of the groups in the claims."""
-    value = claims.get(settings.SLUICE.oidc_groups_claim) or []
-    names = [value] if isinstance(value, str) else value if isinstance(value, list) else []
     env = settings.SLUICE
+    value = claims.get(env.oidc_groups_claim) or []
+    names = [value] if isinstance(value, str) else value if isinstance(value, list) else []
     # The provider's users may be able to create groups, so a group grants a role only if the settings list it.
     reserved = {*roles.GROUPS.values()} - {*env.oidc_staff_groups, *env.oidc_admin_groups}
     return {

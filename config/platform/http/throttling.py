@@ -66,10 +66,10 @@ class Throttle(BaseThrottle):
 
     def allow_request(self, request: Request, view: "APIView") -> bool:
         name, client = self.counted(request)
-        if client and (seconds := limiter().wait(rate(name), client)):
+        limit = rate(name)
+        if client and (seconds := limiter().wait(limit, client)):
             if self.refusals:
                 self.refusals.inc()
-            limit = rate(name)
             detail = f"Too many requests. The limit is {limit.amount:,} per {limit.GRANULARITY.name}."
             raise RateLimited(detail, retry_after=seconds)
         return True

@@ -5,7 +5,7 @@ one file lose counts. Without containers, each restart leaves files behind, and 
 process uses the smallest number whose lock is free. The kernel releases the lock when the process exits, and the next
 process with this number adds to the same files.
 
-This suits counters and histograms. Gauges are read at each scrape: see `exposition.register`.
+This suits counters and histograms. Gauges are read at each scrape: see `gauges`.
 """
 
 import fcntl

@@ -1,6 +1,6 @@
 """Exposition of all metrics as text, for this process or all processes that share PROMETHEUS_MULTIPROC_DIR.
 
-Counters and histograms are defined with `counters`. Gauges register here and are read at each scrape.
+Counters and histograms are defined with `counters`, and the queries of gauges are registered with `gauges`.
 """
 
 import os
@@ -11,9 +11,11 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from config.platform.observability import counters
+from config.platform.observability import counters, gauges
 
+# Read at each scrape.
 at_scrape = CollectorRegistry()
+at_scrape.register(gauges.Gauges())
 
 
 class SharedFiles(Collector):
@@ -22,11 +24,6 @@ class SharedFiles(Collector):
     def collect(self) -> Iterable[Metric]:
         merged: Iterable[Metric] = MultiProcessCollector.merge(counters.files())  # type: ignore[no-untyped-call]
         return merged
-
-
-def register(collector: Collector) -> None:
-    """Register a collector of gauges. It runs once per scrape."""
-    at_scrape.register(collector)
 
 
 def exposition() -> bytes:

@@ -240,7 +240,7 @@ def reason_of(error: BaseException) -> str | None:
     if isinstance(error, OSError):
         return errno.errorcode.get(error.errno or 0)
     if isinstance(error, SAFE_MESSAGES):
-        return scrub(str(error)[:500]) if str(error) else None
+        return scrub(str(error)[:MAX_MESSAGE]) if str(error) else None
     code = getattr(error, "code", None)
     return code if isinstance(code, str) and ERROR_CODE.fullmatch(code) else None
 

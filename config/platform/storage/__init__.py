@@ -30,7 +30,6 @@ from config.platform.storage.objects import (
     list_uploads,
     now,
     read,
-    read_head,
     read_span,
 )
 from config.platform.storage.small_gets import etag_of, read_small
@@ -70,7 +69,6 @@ __all__ = [
     "put",
     "put_once",
     "read",
-    "read_head",
     "read_small",
     "read_span",
     "require_writable",

@@ -17,7 +17,7 @@ from config.platform.storage.errors import (
     UploadFailed,
     attempt,
 )
-from config.platform.storage.objects import Head, bare, head, quoted
+from config.platform.storage.objects import bare, head, quoted
 
 UPLOAD_ID = "upload"
 ENCRYPTED: Mapping[str, Any] = {"ServerSideEncryption": "AES256"}
@@ -76,12 +76,8 @@ def commit(
             break
         if found and found.metadata.get(UPLOAD_ID) == upload and found.size == size:
             return found.etag
-        if conflicts(found, if_match):
+        if (found and found.etag) != if_match:
             raise Conflict(found)
         if not failure.retryable:
             break
     raise failure
-
-
-def conflicts(found: Head | None, if_match: str | None) -> bool:
-    return (found and found.etag) != if_match

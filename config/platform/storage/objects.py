@@ -128,11 +128,6 @@ def read(key: str, *, if_match: str | None = None, start: int = 0) -> Blocks:
     return Blocks(transfer(key, reply, start), reply["Body"].close)
 
 
-def read_head(key: str, *, size: int, if_match: str | None = None) -> bytes:
-    """Return the first `size` bytes, or fewer if the object is shorter. Raises the errors of `read`."""
-    return read_span(key, start=0, size=size, if_match=if_match)
-
-
 def read_span(key: str, *, start: int, size: int, if_match: str | None = None) -> bytes:
     """Return `size` bytes from `start`, or fewer if the object ends before. Raises the errors of `read`."""
     conditions = {} if if_match is None else {"IfMatch": quoted(if_match)}

@@ -140,7 +140,7 @@ def empty(kept: queue.Queue[Any] | queue.SimpleQueue[Any]) -> None:
 
 
 class Multipart:
-    """Sends parts, two at a time, and hashes them in order.
+    """Multipart upload that sends parts, two at a time, and hashes them in order.
 
     An error in a thread stops the upload; `send` and `finish` raise it. `spare` returns buffers for reuse.
     """

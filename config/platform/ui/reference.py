@@ -17,8 +17,7 @@ class ApiReference(TemplateView):
     http_method_names = ("get", "head", "options")
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        found = reference()
-        return super().get_context_data(reference=found, operations=operations_html(), title="API", **context)
+        return super().get_context_data(reference=reference(), operations=operations_html(), title="API", **context)
 
 
 @cache

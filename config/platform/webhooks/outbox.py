@@ -57,18 +57,13 @@ def publish(event_type: str, *, user_id: int, subject: str, seq: int, at: dateti
     subject in this order. Publishing the same subject and number again adds no delivery. `data`: the current state, in
     the format of the API's `GET`. A delivery never reads the subject again.
     """
-    added = insert(event_type, user_id=user_id, subject=subject, seq=seq, at=at, data=data)
+    added = add(event_type, user_id=user_id, subject=subject, seq=seq, at=at, data=data)
     if added:
         transaction.on_commit(partial(wake_senders, waiting=added))
     return added
 
 
-def add(event_type: str, *, user_id: int, job_id: UUID, seq: int, at: datetime, data: Mapping[str, Any]) -> int:
-    """Add the deliveries of a job's event. The caller sends them or wakes workers. Return their number."""
-    return insert(event_type, user_id=user_id, job_id=job_id, seq=seq, at=at, data=data)
-
-
-def insert(
+def add(
     event_type: str,
     *,
     user_id: int,
@@ -78,7 +73,10 @@ def insert(
     at: datetime,
     data: Mapping[str, Any],
 ) -> int:
-    """Insert a delivery for each of the user's webhooks that subscribes to this type. Return their number."""
+    """Add a delivery for each of the user's webhooks that subscribes to this type. Return their number.
+
+    The caller sends them or wakes workers.
+    """
     body = envelope(event_type, at=at, data=data)
     return len(
         sql.rows(ADD, job=job_id, subject=subject, seq=seq, type=str(event_type), body=body, user=user_id, at=at)

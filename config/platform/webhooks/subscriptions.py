@@ -89,7 +89,10 @@ def change(webhook: Webhook, **changes: Any) -> Webhook:
             rows.update(**changes, updated_at=Now())
         if enabled is not None:
             # Only a real change: a webhook that was disabled automatically keeps its reason.
-            rows.filter(enabled=not enabled).update(**enabled_columns(enabled=enabled), updated_at=Now())
+            reason = "" if enabled else "Disabled by a user."
+            rows.filter(enabled=not enabled).update(
+                enabled=enabled, disabled_reason=reason, failures=0, failing_since=None, updated_at=Now()
+            )
         audit.record_change(webhook_id=webhook.pk)
     try:
         webhook.refresh_from_db()
@@ -98,11 +101,6 @@ def change(webhook: Webhook, **changes: Any) -> Webhook:
     if enabled:
         wake_senders()
     return webhook
-
-
-def enabled_columns(*, enabled: bool) -> dict[str, Any]:
-    reason = "" if enabled else "Disabled by a user."
-    return {"enabled": enabled, "disabled_reason": reason, "failures": 0, "failing_since": None}
 
 
 def delete(webhook: Webhook) -> None:

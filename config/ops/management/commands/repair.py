@@ -12,7 +12,6 @@ import structlog
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
-from django.db.models import QuerySet
 from knox.models import AuthToken
 
 from config.platform import storage
@@ -86,11 +85,11 @@ def revoke_tokens(user: User) -> str:
 
 
 class RepairAction(NamedTuple):
-    """An action on rows, which are selected by `column`."""
+    """An action on rows of `model`, which are selected by `column`."""
 
     help: str
     run: Callable[[Any], str]
-    rows: Callable[[], QuerySet[Any]]
+    model: type[Any]
     column: str = "pk"
 
 
@@ -100,17 +99,17 @@ PERIODIC: dict[str, tuple[str, Callable[[], str]]] = {
     "purge": ("delete jobs older than EXPORT_JOB_RETENTION_DAYS now", purge),
 }
 ACTIONS = {
-    "cancel": RepairAction("cancel jobs", cancel_job, Job.objects.all),
-    "retry": RepairAction("restart the failed chunks of failed jobs", retry_job, Job.objects.all),
-    "release": RepairAction("release running chunks from their workers", release_chunk, Chunk.objects.all),
-    "free": RepairAction("free slots of lost workers once their source call has ended", free_slot, Slot.objects.all),
-    "revoke-links": RepairAction("revoke the open links of jobs", revoke_links, Receipt.objects.all),
-    "withdraw": RepairAction("revoke the receipts of jobs and delete their objects", withdraw, Receipt.objects.all),
+    "cancel": RepairAction("cancel jobs", cancel_job, Job),
+    "retry": RepairAction("restart the failed chunks of failed jobs", retry_job, Job),
+    "release": RepairAction("release running chunks from their workers", release_chunk, Chunk),
+    "free": RepairAction("free slots of lost workers once their source call has ended", free_slot, Slot),
+    "revoke-links": RepairAction("revoke the open links of jobs", revoke_links, Receipt),
+    "withdraw": RepairAction("revoke the receipts of jobs and delete their objects", withdraw, Receipt),
     "wake": RepairAction(
-        "send the wake-up messages of documents again and rebuild lost run-states", etl_repair.wake, Task.objects.all
+        "send the wake-up messages of documents again and rebuild lost run-states", etl_repair.wake, Task
     ),
-    "redeliver": RepairAction("enable webhooks and send failed deliveries again", redeliver, Webhook.objects.all),
-    "revoke-tokens": RepairAction("revoke all API tokens of users", revoke_tokens, User.objects.all, "username"),
+    "redeliver": RepairAction("enable webhooks and send failed deliveries again", redeliver, Webhook),
+    "revoke-tokens": RepairAction("revoke all API tokens of users", revoke_tokens, User, "username"),
 }
 
 
@@ -141,11 +140,11 @@ class Command(BaseCommand):
         """Run an action on one row and print the result. Return whether it succeeded."""
         action = ACTIONS[name]
         try:
-            result = action.run(action.rows().get(**{action.column: id_}))
+            result = action.run(action.model.objects.get(**{action.column: id_}))
         except Problem as problem:
             self.stderr.write(f"{id_}: {problem.detail}")
             return False
-        except (action.rows().model.DoesNotExist, ValidationError, ValueError):
+        except (action.model.DoesNotExist, ValidationError, ValueError):
             self.stderr.write(f"{id_}: Not found.")
             return False
         # User names are personal data and are not logged.

@@ -107,7 +107,7 @@ def render_markdown(text: str) -> SafeString:
 
 
 class Reader:
-    """Reads an OpenAPI document."""
+    """Reader of an OpenAPI document."""
 
     def __init__(self, document: Document) -> None:
         self.document = document

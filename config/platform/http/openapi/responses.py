@@ -3,7 +3,6 @@
 `config.platform.http.openapi.autoschema` turns them into OpenAPI. Nothing here runs during a request.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -98,10 +97,10 @@ def problems(*kinds: type[Problem]) -> dict[tuple[int, str], ProblemResponses]:
 
 
 def by_status(*kinds: type[Problem] | Problem) -> dict[int, dict[str, str]]:
-    meanings: dict[int, dict[str, str]] = defaultdict(dict)
+    meanings: dict[int, dict[str, str]] = {}
     for kind in kinds:
-        meanings[kind.status][kind.code] = kind.detail
-    return dict(meanings)
+        meanings.setdefault(kind.status, {})[kind.code] = kind.detail
+    return meanings
 
 
 # Responses that views share, by component name.

@@ -34,11 +34,10 @@ class Client:
         deadline: Deadline,
         *,
         guard: SsrfGuard | None = None,
-        connect_seconds: float = CONNECT_SECONDS,
         stall_seconds: float = STALL_SECONDS,
     ) -> None:
         self._transport = Transport(deadline, guard=guard)
-        self._timeout = httpx2.Timeout(stall_seconds, connect=connect_seconds)
+        self._timeout = httpx2.Timeout(stall_seconds, connect=CONNECT_SECONDS)
 
     def __enter__(self) -> Self:
         return self

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 Fact = str | int | float | bool
-Role = Literal["web", "worker", "beat"]
+Role = Literal["web", "worker"]
 
 recorder: Recorder | None = None
 

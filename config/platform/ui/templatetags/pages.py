@@ -78,7 +78,7 @@ def exactly(moment: datetime) -> str:
 
 
 @register.filter
-def wall(moment: datetime) -> str:
+def wall_time(moment: datetime) -> str:
     """Format a time in its time zone as `Mon 2026-03-02 06:00 CET`. Django's `date` would convert it to UTC."""
     return f"{moment:%a %Y-%m-%d %H:%M %Z}"
 
@@ -115,5 +115,5 @@ def label(status: str) -> str:
 @register.simple_tag(takes_context=True)
 def current(context: dict[str, Any], prefix: str) -> SafeString | str:
     """Return ` aria-current="page"` if the page's path starts with `prefix`."""
-    here = context["request"].path.startswith(prefix) if "request" in context else False
+    here = "request" in context and context["request"].path.startswith(prefix)
     return SafeString(' aria-current="page"') if here else ""

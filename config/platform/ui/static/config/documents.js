@@ -106,10 +106,6 @@ class Upload {
     this.show("Queued.");
     this.queue.add(this);
   }
-
-  reject(reason) {
-    this.show(reason, { ended: true });
-  }
 }
 
 class Uploads {
@@ -155,7 +151,7 @@ class Uploads {
     const rule = this.form.elements.rule_id.value;
     for (const file of files) {
       const upload = new Upload(this, file, rule);
-      if (file.size > Number(this.form.dataset.maxBytes)) upload.reject(`Not uploaded: the file is larger than ${this.form.dataset.limit}.`);
+      if (file.size > Number(this.form.dataset.maxBytes)) upload.show(`Not uploaded: the file is larger than ${this.form.dataset.limit}.`, { ended: true });
       else this.add(upload);
     }
     this.list.hidden = !this.list.children.length;
@@ -318,8 +314,8 @@ async function showCitation(link) {
   const place = (quote && highlight(found, quote)) || article;
   article.focus({ preventScroll: true });
   place.scrollIntoView({ block: "center" });
-  article.classList.add("led");
-  window.setTimeout(() => article.classList.remove("led"), 2000);
+  article.classList.add("highlighted");
+  window.setTimeout(() => article.classList.remove("highlighted"), 2000);
 }
 
 document.addEventListener("click", (event) => {

@@ -22,13 +22,11 @@ document.addEventListener("change", (event) => {
   updateSelection(form);
 });
 
-document.addEventListener("htmx:afterSettle", () => {
-  for (const form of document.querySelectorAll("[data-several]")) updateSelection(form);
-});
-
-document.addEventListener("DOMContentLoaded", () => {
-  for (const form of document.querySelectorAll("[data-several]")) updateSelection(form);
-});
+for (const kind of ["DOMContentLoaded", "htmx:afterSettle"]) {
+  document.addEventListener(kind, () => {
+    for (const form of document.querySelectorAll("[data-several]")) updateSelection(form);
+  });
+}
 
 // ---- Chunks --------------------------------------------------------------------------------------------------------
 // The table polls every few seconds. Ignore the response of a poll during a request of the user, because it would remove

@@ -84,12 +84,8 @@ document.addEventListener("click", (event) => {
 });
 
 // ---- Positions -----------------------------------------------------------------------------------------------------
-function unmarkPlaces() {
-  for (const each of document.querySelectorAll("#images rect.cited")) each.remove();
-}
-
 function drawPlace(figure, bbox) {
-  unmarkPlaces();
+  for (const each of document.querySelectorAll("#images rect.cited")) each.remove();
   const drawing = figure?.querySelector("svg");
   if (!drawing || !bbox) return null;
   const [x0, y0, x1, y1] = bbox.split(" ").map(Number);
