@@ -121,11 +121,9 @@ class Model:
                 return None  # it cannot succeed any more, so fail before further calls cost money
             excerpts = Excerpts(question.data, first_page=question.pages[0] if question.pages else 1)
             places = locate(excerpts, current.response, current.mismatches)
-            if not places and not is_last:
-                return None
-            if not places:
-                return Draft(question=question, first=current, current=current)
-            return Draft(question=question, first=current, current=current, excerpts=excerpts, places=places)
+            if places:
+                return Draft(question=question, first=current, current=current, excerpts=excerpts, places=places)
+            return Draft(question=question, first=current, current=current) if is_last else None
 
         answer = self.ask_until_valid(question, None, make_draft)
         if isinstance(answer, Draft):

@@ -187,8 +187,7 @@ def apply_correction(
     for pointer, items in lists(guide, current.data):
         evidence = {name: each for name, each in evidence.items() if not name.startswith(f"{pointer}/")}
         evidence |= {name: each for name, each in current.evidence.items() if name.startswith(f"{pointer}/")}
-        got = value_at(given.data, pointer) if pointer else given.data
-        new, origins = merged_items(schema, pointer, items, found, got)
+        new, origins = merged_items(schema, pointer, items, found, value_at(given.data, pointer))
         data = replaced(data, pointer, new)
         for at, origin in origins.items():
             evidence |= move_evidence(given.evidence, join(pointer, origin), join(pointer, at))
@@ -263,9 +262,7 @@ def words_of(value: Any) -> list[str]:
 def is_about(mismatch: Mismatch, path: str) -> bool:
     """Return whether a mismatch is about the value at a pointer."""
     pointer, words = mismatch
-    if not f"{path}/".startswith(f"{pointer}/") or words.startswith("The member "):
-        return False
-    return not words.startswith(NOT_ALLOWED)
+    return f"{path}/".startswith(f"{pointer}/") and not words.startswith(("The member ", NOT_ALLOWED))
 
 
 def is_not_allowed(mismatch: Mismatch, path: str) -> bool:
@@ -324,5 +321,5 @@ def item_count(guide: Guide, data: Any) -> int:
 
 def count_at(data: Any, pointer: str) -> int:
     """Return the number of items of the list at a pointer."""
-    value = value_at(data, pointer) if pointer else data
+    value = value_at(data, pointer)
     return len(value) if isinstance(value, list) else 0
