@@ -45,7 +45,7 @@ class Llm(PostProcessor):
 
     def extract(self, ocr: OCRResult, rule: RuleContent, *, context: StageContext) -> Processed:
         text = document_text.clean(ocr)
-        name = reader = strategy_name(rule, size=len(ocr.markdown))
+        name = reader = rule.strategy or strategy_name_by_size(len(ocr.markdown))
         if reads_images(name) and context.page_images is None:
             context.warn("no_page_images", "The document has no page images, so its text was read instead.")
             reader = strategy_name_by_size(len(ocr.markdown))
@@ -62,11 +62,6 @@ class Llm(PostProcessor):
             repeats.warn_of_shared_rows(found.answer.data, rule.json_schema or {}, text.content, context=context)
         cited = cite(found, schema=rule.json_schema or {}, text=text, lines=ocr.lines, context=context)
         return Processed(data=found.answer.data, citations=cited, strategy=name, model=model.endpoint.model)
-
-
-def strategy_name(rule: RuleContent, *, size: int) -> str:
-    """Return the name of the strategy: the rule's, or the one for the document's size."""
-    return rule.strategy or strategy_name_by_size(size)
 
 
 def strategy_name_by_size(size: int) -> str:

@@ -80,7 +80,6 @@ def combine(notes: list[str], rule: RuleContent, *, model: Model, context: Stage
             data="\n\n".join(first),
             schema=loose,
             checked=strip_annotations(loose),
-            wants_evidence=False,
             min_items=counted(first, schema),
         )
         so_far = model.ask(begun).data
