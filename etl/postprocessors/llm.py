@@ -16,7 +16,7 @@ from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.repair import MAX_ERRORS
 from etl.postprocessors.responses import scalars
 from etl.postprocessors.strategies.base import Strategy, StrategyResult
-from etl.postprocessors.validation import InvalidReply, schema_error, with_answer
+from etl.postprocessors.validation import schema_error, with_answer
 from etl.providers.base import OCRResult
 from rules.library.content import RuleContent
 from rules.schema import json_schema
@@ -102,6 +102,6 @@ def check(data: Any, rule: RuleContent, *, context: StageContext) -> None:
     """Raise SchemaInvalid if the data violates the rule's schema. Warn if it has no values."""
     errors = json_schema.errors(rule.json_schema or {}, data, MAX_ERRORS)
     if errors:
-        raise with_answer(schema_error(InvalidReply([], errors)), data)
+        raise with_answer(schema_error(errors), data)
     if all(value is None or value == "" for _, value in scalars(data)):
         context.warn("no_values", "No value was found in the document.")

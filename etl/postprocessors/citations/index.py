@@ -194,7 +194,7 @@ class Index:
         first = max(0, bisect_left(self.number_starts, place.start) - 3)
         return [each for each in self.numbers[first:last] if each.core[1] > place.start]
 
-    def cuts_number(self, start: int, end: int, *, is_quote: bool = False) -> bool:
+    def cuts_number(self, start: int, end: int, *, is_quote: bool) -> bool:
         """Return whether a bound is inside the digits of a number or, unless the text is a quote, between a number and
         its sign."""
         first, last = self.number_at(start), self.number_at(end)

@@ -13,7 +13,6 @@ from etl.postprocessors.strategies.base import Strategy, StrategyResult, as_json
 from etl.postprocessors.strategies.pieces import call_for_each, split
 from etl.postprocessors.validation import (
     CheckedResponse,
-    InvalidReply,
     Question,
     is_missing_member,
     joined_pointers,
@@ -112,7 +111,7 @@ def fitted(merged: Merged, pieces: list[Piece], rule: RuleContent, *, model: Mod
     found = mismatches(schema, merged.data)
     if found.items:
         if rule.require_complete:
-            raise with_answer(schema_error(InvalidReply([], found.listed)), merged.data)
+            raise with_answer(schema_error(found.listed), merged.data)
         origins = {leaf.origin for pointer, leaf in merged.leaves.items() if found.has_item(pointer)}
         warn_of_rejected(found, [pieces[origin] for origin in sorted(origins) if origin >= 0], context=context)
         merged.data, merged.leaves = remove_invalid_items(guide, merged.data, merged.leaves, found)
@@ -120,7 +119,7 @@ def fitted(merged: Merged, pieces: list[Piece], rule: RuleContent, *, model: Mod
     if not found:
         return merged.data
     if all(map(is_missing_member, found.listed)):
-        raise with_answer(schema_error(InvalidReply([], found.listed)), merged.data)
+        raise with_answer(schema_error(found.listed), merged.data)
     lines = ["The values:", as_json(invalid_parts(guide, merged.data, found)), "", "What is wrong:"]
     question = Question(
         label="repair",
