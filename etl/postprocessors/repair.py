@@ -199,7 +199,7 @@ def with_corrected(data: Any, given: Any, mismatch: Mismatch) -> tuple[Any, list
     are kept, because the correction may have lost them."""
     pointer, words = mismatch
     own, new = value_at(data, pointer), as_map(value_at(given, pointer))
-    if words.startswith("The member ") and isinstance(own, dict):
+    if is_missing_member(mismatch) and isinstance(own, dict):
         names = [name for name in new if words == f"The member {name!r} is missing."]
         if not names:
             return data, []
@@ -262,7 +262,12 @@ def words_of(value: Any) -> list[str]:
 def is_about(mismatch: Mismatch, path: str) -> bool:
     """Return whether a mismatch is about the value at a pointer."""
     pointer, words = mismatch
-    return f"{path}/".startswith(f"{pointer}/") and not words.startswith(("The member ", NOT_ALLOWED))
+    is_inside = f"{path}/".startswith(f"{pointer}/")
+    return is_inside and not is_missing_member(mismatch) and not words.startswith(NOT_ALLOWED)
+
+
+def is_missing_member(mismatch: Mismatch) -> bool:
+    return mismatch[1].startswith("The member ")
 
 
 def is_not_allowed(mismatch: Mismatch, path: str) -> bool:

@@ -189,10 +189,6 @@ def rejected_items_text(found: Mismatches, pages: str) -> str:
     return f"{len(found.items)} items do not fit the schema and were left out{pages}. {reasons}"
 
 
-def is_missing_member(mismatch: Mismatch) -> bool:
-    return mismatch[1].startswith("The member ")
-
-
 def describe(mismatch: Mismatch) -> str:
     """Describe a mismatch without member names that occur only in the response, because they may be private."""
     pointer, words = mismatch

@@ -5,7 +5,14 @@ from etl.postprocessors import conflicts, corrections, missing, repeats
 from etl.postprocessors.conversation import Draft, Model
 from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.merge import Merged, merge
-from etl.postprocessors.repair import Mismatches, complaints, invalid_parts, mismatches, remove_invalid_items
+from etl.postprocessors.repair import (
+    Mismatches,
+    complaints,
+    invalid_parts,
+    is_missing_member,
+    mismatches,
+    remove_invalid_items,
+)
 from etl.postprocessors.responses import ParsedResponse, scalars
 from etl.postprocessors.schemas import Guide, Schema, checked_for_pieces, for_pieces
 from etl.postprocessors.splitting import Piece
@@ -14,7 +21,6 @@ from etl.postprocessors.strategies.pieces import call_for_each, split
 from etl.postprocessors.validation import (
     CheckedResponse,
     Question,
-    is_missing_member,
     joined_pointers,
     rejected_items_text,
     schema_error,
@@ -32,7 +38,6 @@ CORRECTING = """\
 These values were taken from the pieces of a document and put together, and do not fit the JSON Schema above. Bring \
 them into its form. Every value that you give must be one of these, in the form that the schema wants. If what the \
 schema requires is not among them, leave it out."""
-MAX_CONFLICTS = 20
 
 
 class ChunkedExtract(Strategy):
@@ -83,7 +88,7 @@ def question_about(piece: Piece, total: int, schema: Schema, checked: Schema) ->
 def report(merged: Merged, choices: dict[str, int], pieces: list[Piece], *, context: StageContext) -> None:
     """Warn about the decisions of the merge. Warnings contain no values, because users without access to the result may
     see them."""
-    for conflict in merged.conflicts[:MAX_CONFLICTS]:
+    for conflict in merged.conflicts[: conflicts.MAX_CONFLICTS]:
         choice = (
             "The model chose one." if conflict.pointer in choices else "The model chose none, so the first is used."
         )
@@ -92,7 +97,7 @@ def report(merged: Merged, choices: dict[str, int], pieces: list[Piece], *, cont
         places = conflicts.pages_of(conflict, pieces)
         detail = f"The pieces of the document disagree about {joined_pointers([conflict.pointer])}: {places}. {choice}"
         context.warn("merge_conflict", detail, page=pieces[max(conflict.origins[0], 0)].first_page)
-    if (more := len(merged.conflicts) - MAX_CONFLICTS) > 0:
+    if (more := len(merged.conflicts) - conflicts.MAX_CONFLICTS) > 0:
         detail = f"The pieces of the document disagree about {more} more values. The first ones are used."
         context.warn("merge_conflict", detail)
     if repeats := +merged.repeats:
