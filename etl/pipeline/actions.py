@@ -88,7 +88,7 @@ def cancel(*, task: Task, is_forced: bool = False) -> None:
     completion.record(outcome.state)
 
 
-def refusal_detail(outcome: runstate.TransitionResult) -> str | None:
+def refusal_detail(outcome: runstate.TransitionResult) -> str:
     if outcome.state is None or outcome.verdict in {Verdict.STALE, Verdict.NEWER}:
         return "The task is being recovered, and a worker may have started it."
     if outcome.verdict is Verdict.OVER:

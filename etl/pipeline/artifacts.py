@@ -6,7 +6,7 @@
     etl/tasks/17/ocr-9405313/61e7….einvoice.json  the e-invoice in the document, named by its content
     etl/tasks/17/ocr-9405313/result.json          the commit of OCR: pages, metadata, warnings, and the key of Markdown
     etl/tasks/17/result-9405313/output.json       the commit of post-processing
-    etl/tasks/17/result-9405313/answer.txt         the unusable response of the model, of a failed run
+    etl/tasks/17/result-9405313/answer.txt        the unusable response of the model, of a failed run
     etl/tasks/17/result-9405313/journal/5c1e….json model responses of this run, valid or not
     etl/tasks/17/journal-9405313/5c1e….json       accepted responses, which later runs can reuse
 

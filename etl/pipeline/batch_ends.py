@@ -19,23 +19,19 @@ from etl.pipeline import representation
 log = structlog.get_logger(__name__)
 
 
-def end_if_complete(batch_id: int | None) -> bool:
-    """End a batch if its last document has ended. Call in the transaction that ends a document.
-
-    Return whether this call ended the batch.
-    """
+def end_if_complete(batch_id: int | None) -> None:
+    """End a batch if its last document has ended. Call in the transaction that ends a document."""
     if batch_id is None:
-        return False
+        return
     batch = DocumentBatch.objects.select_for_update(no_key=True).running().filter(pk=batch_id).first()
     if batch is None or Task.objects.open().filter(batch_id=batch_id).exists():
-        return False
+        return
     batch.status = status_of(batch)
     batch.completions += 1
     batch.updated_at = clock.now()
     batch.save(update_fields=["status", "completions", "updated_at"])
     publish(batch_id)
     log.info("batch_ended", batch_id=batch_id, status=batch.status, completions=batch.completions)
-    return True
 
 
 def publish(batch_id: int) -> None:

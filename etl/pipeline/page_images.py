@@ -17,7 +17,7 @@ from config.platform import storage
 from etl import runstate
 from etl.core.errors import EngineMissing, EtlError, OutOfTime, WorkspaceFull
 from etl.core.formats import PRINTED, DocumentFormat
-from etl.core.stage_context import StageContext
+from etl.core.stage_context import StageContext, ignore
 from etl.models import Task
 from etl.pipeline import artifacts, dispatch, engines
 from etl.pipeline.artifacts import ArtifactOwner
@@ -93,7 +93,7 @@ def draw_group(task: Task, page: int, width: int) -> None:
 
 
 def store(task: Task, page: int, width: int, image: bytes) -> None:
-    artifacts.put_once(key_of(task, page, width), image, content_type=MEDIA_TYPE, check=lambda: None)
+    artifacts.put_once(key_of(task, page, width), image, content_type=MEDIA_TYPE, check=ignore)
 
 
 # ---- For models -----------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def draw_for_models(task_id: int, *, page: int, pixels: int) -> None:
     except (EtlError, OutOfTime) as error:
         log.warning("pages_not_drawn", etl_task_id=task_id, page=page, error=type(error).__name__)
         if not isinstance(error, TEMPORARY):
-            artifacts.put_once(model_key(task, page, pixels), b"", content_type=JPEG, check=lambda: None)
+            artifacts.put_once(model_key(task, page, pixels), b"", content_type=JPEG, check=ignore)
 
 
 def draw_models_group(owner: ArtifactOwner, first: int, last: int, pixels: int, context: StageContext) -> None:

@@ -62,7 +62,7 @@ def check(*, user_id: int, size: int, uploads: Sequence[str] = (), count: int = 
     require_room(user_id, count)
 
 
-def require_room(user_id: int, count: int = 1) -> None:
+def require_room(user_id: int, count: int) -> None:
     size = settings.SLUICE.etl_queue_size
     now = sql.one(OPEN, user=user_id) or {}
     room = max(size - now["open"], size // now["users"] - now["own"])

@@ -9,6 +9,7 @@ counts as an open task only until it expires. Tests of rules that call a model a
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from typing import NoReturn
 
 from django.conf import settings
 from django.db.models import F, QuerySet
@@ -88,10 +89,10 @@ def check(user_id: int, *, size: int, uploads: Sequence[str] = (), count: int = 
     quota = state(user_id, uploads=uploads)
     require_open(quota, count)
     if quota.documents + count > quota.daily_documents:
+        if count <= 1:
+            refuse(f"You have reached your daily limit of {counted(quota.daily_documents, 'document')}")
         rest = left(quota.daily_documents, quota.documents)
-        reason = f"This needs {count:,} documents, and {rest:,} of today's {quota.daily_documents:,} are left"
-        limit = counted(quota.daily_documents, "document")
-        refuse(reason if count > 1 else f"You have reached your daily limit of {limit}")
+        refuse(f"This needs {count:,} documents, and {rest:,} of today's {quota.daily_documents:,} are left")
     if quota.bytes + size > quota.daily_bytes:
         rest = left(quota.daily_bytes, quota.bytes)
         refuse(f"This needs {size:,} bytes, and {rest:,} of today's {quota.daily_bytes:,} are left")
@@ -109,7 +110,7 @@ def require_open(quota: Quota, count: int) -> None:
         )
 
 
-def refuse(reason: str) -> None:
+def refuse(reason: str) -> NoReturn:
     metrics.QUOTA_REFUSED.inc()
     raise QuotaExceeded.of_day(reason)
 

@@ -1,5 +1,6 @@
 """JSON bodies of tasks and batches, the same in responses, lists, event streams, and webhooks."""
 
+from datetime import datetime
 from typing import Any, cast
 
 from django.conf import settings
@@ -134,26 +135,15 @@ def limits(
     quota: Quota, *, user_id: int, rule_versions: int, tokens: TokenState, rules: dict[int, TokenState]
 ) -> schemas.DocumentLimits:
     env = settings.SLUICE
-    versions = part(env.etl_daily_rule_versions, rule_versions)
+    resets_at = quota.resets_at
     return {
-        "documents_per_day": {**part(quota.daily_documents, quota.documents), "resets_at": quota.resets_at},
-        "bytes_per_day": {**part(quota.daily_bytes, quota.bytes), "resets_at": quota.resets_at},
-        "rule_versions_per_day": {**versions, "resets_at": quota.resets_at},
-        "rule_tests_per_day": {**part(env.etl_daily_rule_tests, quota.tests), "resets_at": quota.resets_at},
-        "tokens_per_day": {
-            "limit": tokens.user_limit,
-            "used": tokens.user_used,
-            "remaining": tokens_left(tokens.user_limit, tokens.user_used),
-            "resets_at": quota.resets_at,
-        },
+        "documents_per_day": {**part(quota.daily_documents, quota.documents), "resets_at": resets_at},
+        "bytes_per_day": {**part(quota.daily_bytes, quota.bytes), "resets_at": resets_at},
+        "rule_versions_per_day": {**part(env.etl_daily_rule_versions, rule_versions), "resets_at": resets_at},
+        "rule_tests_per_day": {**part(env.etl_daily_rule_tests, quota.tests), "resets_at": resets_at},
+        "tokens_per_day": token_limit(tokens.user_limit, tokens.user_used, resets_at),
         "rule_tokens_per_day": [
-            {
-                "rule_id": rule_id,
-                "limit": each.rule_limit,
-                "used": each.rule_used,
-                "remaining": tokens_left(each.rule_limit, each.rule_used),
-                "resets_at": quota.resets_at,
-            }
+            {"rule_id": rule_id, **token_limit(each.rule_limit, each.rule_used, resets_at)}
             for rule_id, each in rules.items()
         ],
         "open_tasks": part(quota.max_open, quota.open),
@@ -170,5 +160,6 @@ def part(limit: int, used: int) -> schemas.OpenLimit:
     return {"limit": limit, "used": used, "remaining": left(limit, used)}
 
 
-def tokens_left(limit: int | None, used: int) -> int | None:
-    return None if limit is None else left(limit, used)
+def token_limit(limit: int | None, used: int, resets_at: datetime) -> schemas.TokenLimit:
+    remaining = None if limit is None else left(limit, used)
+    return {"limit": limit, "used": used, "remaining": remaining, "resets_at": resets_at}

@@ -241,19 +241,18 @@ def write_csv(table: ResultTable, file: IO[bytes], layout: ResultLayout) -> None
     """Write CSV in the format of exports: NULL is empty, an empty string is `""`, and lines end with LF."""
     guard = formulas.escaped if layout.escapes_formulas else str
 
-    def line(cells: list[str | None]) -> bytes:
-        written = ("" if cell is None else quoted(cell, layout.delimiter) for cell in cells)
-        return layout.delimiter.join(written).encode() + b"\n"
-
-    def cell(value: Any) -> str | None:
+    def cell(value: Any) -> str:
         if value is None:
-            return None
-        return guard(value) if isinstance(value, str) else written(value)
+            return ""
+        return quoted(guard(value) if isinstance(value, str) else written(value), layout.delimiter)
+
+    def line(values: list[Any]) -> bytes:
+        return layout.delimiter.join(map(cell, values)).encode() + b"\n"
 
     file.write(BOM_UTF8 if layout.bom else b"")
-    file.write(line([guard(name) for name in table.header()]))
+    file.write(line(table.header()))
     for row in table:
-        file.write(line([cell(value) for value in row]))
+        file.write(line(row))
 
 
 def written(value: Any) -> str:

@@ -134,13 +134,9 @@ def process(rule: RuleContent, ocr: OCRResult, *, context: StageContext) -> dict
     try:
         done = engines.processor(rule.mode).process(ocr, rule, context=context)
         outcome = {"ok": True, "result": result_of(rule, ocr, done, context=context)}
-    except EtlError as error:
+    except (EtlError, OutOfTime) as reason:
+        error = reason if isinstance(reason, EtlError) else StageTimeout.after(duration(context.seconds))
         outcome = {"ok": False, "error": explain(error, stage=Stage.POSTPROCESS)}
-    except OutOfTime:
-        outcome = {
-            "ok": False,
-            "error": explain(StageTimeout.after(duration(context.seconds)), stage=Stage.POSTPROCESS),
-        }
     spent = {"usage": context.usage.as_dict(), "warnings": [warning.as_dict() for warning in context.warnings]}
     cleaned: dict[str, Any] = artifacts.clean(outcome | spent)
     return cleaned

@@ -10,7 +10,6 @@ decides which of them starts it.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from django.db.models import Q
 
@@ -18,6 +17,7 @@ from config.platform.db import sql
 from etl import runstate
 from etl.core.states import Stage
 from etl.models import Task
+from etl.runstate import TaskIdentity
 
 BATCH, BATCHES = 50, 10  # open tasks per read, and reads per message
 
@@ -30,19 +30,10 @@ SELECT greatest(
     0
 )
 """
-
-
 COUNT_BEFORE = """
 SELECT count(*) FROM etl_task task JOIN etl_task own ON own.task_id = %(task)s
 WHERE task.status = 'pending' AND (task.rank, task.task_id) < (own.rank, own.task_id)
 """
-
-
-class Turn(NamedTuple):
-    rank: int
-    task_id: int
-    uuid: str
-    generation: int
 
 
 def next_rank(user_id: int) -> int:
@@ -55,7 +46,7 @@ def count_before(task_id: int) -> int:
     return int(sql.scalar(COUNT_BEFORE, task=task_id))
 
 
-def waiting(stage: Stage) -> Iterator[Turn]:
+def waiting(stage: Stage) -> Iterator[TaskIdentity]:
     """Yield the tasks that wait for this stage and are due, in the order of turns.
 
     Reads at most the first BATCH * BATCHES open tasks. All of them may be running or waiting for their next attempt.
@@ -64,9 +55,9 @@ def waiting(stage: Stage) -> Iterator[Turn]:
     tasks = Task.objects.open()
     if stage == Stage.OCR:
         tasks = tasks.filter(phase=Stage.OCR)
-    rows = tasks.order_by("rank", "task_id").values_list("rank", "task_id", "uuid", "generation")
+    rows = tasks.order_by("rank", "task_id").values_list("rank", "task_id", "uuid", "generation", named=True)
     for _ in range(BATCHES):
-        batch = [Turn(*row) for row in rows[:BATCH]]
+        batch = list(rows[:BATCH])
         free = runstate.find_free(batch, stage=stage)
         yield from (each for each in batch if each.task_id in free)
         if len(batch) < BATCH:

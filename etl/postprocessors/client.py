@@ -82,7 +82,9 @@ def call(endpoint: ModelEndpoint, request: dict[str, Any], *, context: StageCont
         context.check()  # the library wraps errors that the deadline raises, so raise them again here
         fields = failures.log_fields(error, url=endpoint.base_url)
         log.warning("llm_unavailable", seconds=round(time.monotonic() - began, 3), **fields)
-        raise unavailable(error) from None
+        if isinstance(error, openai.APITimeoutError):
+            raise LlmUnavailable("The language model did not respond in time.") from None
+        raise LlmUnavailable("The language model could not be reached.") from None
     except (openai.OpenAIError, httpx2.InvalidURL, UnicodeError) as error:
         log.warning("llm_misconfigured", exc_info=error)
         raise LlmForbidden("ETL_LLM_BASE_URL or ETL_LLM_API_KEY is invalid.") from None
@@ -182,23 +184,10 @@ def log_reply(reply: ModelReply, *, seconds: float) -> None:
 
 
 # ---- Errors ---------------------------------------------------------------------------------------------------------
-def unavailable(error: Exception) -> LlmUnavailable:
-    import openai
-
-    if isinstance(error, openai.APITimeoutError):
-        return LlmUnavailable("The language model did not respond in time.")
-    return LlmUnavailable("The language model could not be reached.")
-
-
 def rejection(error: "openai.APIStatusError", *, sent: str) -> RequestRejected:
     log.warning("llm_rejected", status=error.status_code)
-    return rejections.rejection(
-        error.status_code, error.response.text, sent=sent, retry_after=requested_delay(error.response)
-    )
-
-
-def requested_delay(response: httpx2.Response) -> float | None:
-    return retry_after.seconds(response.headers.get("Retry-After"), limit=MAX_RETRY_AFTER)
+    delay = retry_after.seconds(error.response.headers.get("Retry-After"), limit=MAX_RETRY_AFTER)
+    return rejections.rejection(error.status_code, error.response.text, sent=sent, retry_after=delay)
 
 
 def text_of(request: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ from etl.postprocessors import client, prompts, repair, server_features, splitti
 from etl.postprocessors.client import ModelEndpoint
 from etl.postprocessors.excerpts import Excerpts, ExcerptText, Item, locate
 from etl.postprocessors.rejections import RequestRejected, lacks_vision
-from etl.postprocessors.repair import Mismatches
+from etl.postprocessors.repair import Mismatch, Mismatches
 from etl.postprocessors.replies import ModelReply, check_complete, is_empty, is_prompt_cut
 from etl.postprocessors.responses import ParsedResponse
 from etl.postprocessors.schemas import Guide, Schema, envelope, with_floats
@@ -121,11 +121,9 @@ class Model:
                 return None  # it cannot succeed any more, so fail before further calls cost money
             excerpts = Excerpts(question.data, first_page=question.pages[0] if question.pages else 1)
             places = locate(excerpts, current.response, current.mismatches)
-            if not places and not is_last:
-                return None
-            if not places:
-                return Draft(question=question, first=current, current=current)
-            return Draft(question=question, first=current, current=current, excerpts=excerpts, places=places)
+            if places:
+                return Draft(question=question, first=current, current=current, excerpts=excerpts, places=places)
+            return Draft(question=question, first=current, current=current) if is_last else None
 
         answer = self.ask_until_valid(question, None, make_draft)
         if isinstance(answer, Draft):
@@ -159,13 +157,12 @@ class Model:
                     rounds.append(round_of(reply.text, question, invalid_reply, current))
                     continue
                 try:
-                    answer = answer or self.without_invalid_items(question, current, invalid_reply, numbers)
+                    answer = answer or self.without_invalid_items(question, current, invalid_reply.mismatches, numbers)
                 except SchemaInvalid as error:
                     error.answer = reply.text
                     raise
             if numbers:
-                detail = f"Numbers that cannot be stored were requested as text: {number_reasons(numbers)}"
-                self.context.warn("number_unrepresentable", detail)
+                self.warn_of_numbers(numbers)
             if current is not None and isinstance(answer, ParsedResponse):
                 self.report_repair(question, current, answer)
             if question.is_lasting and not known:
@@ -190,12 +187,10 @@ class Model:
         are invalid."""
         answer, found = draft.current.response, draft.current.mismatches
         if draft.numbers and not found:
-            detail = f"Numbers that cannot be stored were requested as text: {number_reasons(draft.numbers)}"
-            self.context.warn("number_unrepresentable", detail)
+            self.warn_of_numbers(draft.numbers)
         if found:
-            failure = InvalidReply([], found.listed)
             try:
-                answer = self.without_invalid_items(draft.question, draft.current, failure, draft.numbers)
+                answer = self.without_invalid_items(draft.question, draft.current, found.listed, draft.numbers)
             except SchemaInvalid as error:
                 raise with_answer(error, draft.current.response.data) from None
         if draft.first.mismatches:
@@ -203,11 +198,11 @@ class Model:
         return answer
 
     def without_invalid_items(
-        self, question: Question, current: CheckedResponse | None, reply: InvalidReply, numbers: dict[str, str]
+        self, question: Question, current: CheckedResponse | None, listed: list[Mismatch], numbers: dict[str, str]
     ) -> ParsedResponse:
         """Return the response without its invalid items. If other parts are invalid, raises SchemaInvalid, or
         NumberUnrepresentable if numbers that cannot be stored may be the reason."""
-        failure = number_error(numbers) if numbers else schema_error(reply)
+        failure = number_error(numbers) if numbers else schema_error(listed)
         if current is None or current.mismatches.others or self.rule.require_complete:
             raise failure from None
         response = repair.plain_evidence(current.response)
@@ -215,7 +210,7 @@ class Model:
             Guide.of(question.checked), response.data, response.evidence, current.mismatches
         )
         if errors := json_schema.errors(question.checked, data, MAX_POINTERS):
-            raise (number_error(numbers) if numbers else schema_error(InvalidReply([], errors))) from None
+            raise (number_error(numbers) if numbers else schema_error(errors)) from None
         if not (question.is_lasting or repair.item_count(Guide.of(question.checked), data)):
             raise failure from None  # every item is invalid: the model does not follow the schema
         pages = pages_of_items(response, current.mismatches, question)
@@ -223,6 +218,10 @@ class Model:
         first = pages[0] if pages else question.pages and question.pages[0]
         self.context.warn("items_rejected", rejected_items_text(current.mismatches, places), page=first)
         return ParsedResponse(data=data, evidence=evidence)
+
+    def warn_of_numbers(self, numbers: dict[str, str]) -> None:
+        detail = f"Numbers that cannot be stored were requested as text: {number_reasons(numbers)}"
+        self.context.warn("number_unrepresentable", detail)
 
     def report_repair(self, question: Question, current: CheckedResponse, answer: ParsedResponse) -> None:
         guide = Guide.of(question.checked)
@@ -401,7 +400,7 @@ def digest_of(schema: Schema) -> str:
     return hashlib.sha256(exact_json.dumps(schema)).hexdigest()[:32]
 
 
-# ---- Rounds ----------------------------------------------------------------------------------------------------
+# ---- Rounds ---------------------------------------------------------------------------------------------------------
 def round_of(text: str, question: Question, reply: InvalidReply, current: CheckedResponse | None) -> Round:
     """Return the round that requests a correction. For a long response, it contains only the invalid parts."""
     if current is None or len(exact_json.dumps(current.response.data)) <= MAX_SHOWN_WHOLE:

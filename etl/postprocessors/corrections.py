@@ -16,7 +16,7 @@ from django.conf import settings
 
 from config.platform import exact_json
 from config.platform.http.pointers import join
-from etl.core.stage_context import StageContext
+from etl.core.stage_context import StageContext, ignore
 from etl.postprocessors import parallel, repair
 from etl.postprocessors.conversation import Draft, Model
 from etl.postprocessors.excerpts import ExcerptText, Item
@@ -54,7 +54,7 @@ def correct_drafts(model: Model, drafts: list[Draft], *, context: StageContext) 
             [partial(send, model, *request) for request in requests],
             concurrency=settings.SLUICE.etl_postprocess_parallel,
             context=context,
-            on_done=lambda _: None,
+            on_done=ignore,
         )
         for (batch, _), reply in zip(requests, given, strict=True):
             apply(batch, reply)

@@ -128,7 +128,7 @@ def page_list(pages: list[int]) -> str:
     return ", ".join(map(str, pages[:MAX_PAGES_NAMED])) + (" and more" if len(pages) > MAX_PAGES_NAMED else "")
 
 
-# ---- Prompt injection ------------------------------------------------------------------------------------------------
+# ---- Prompt injection -----------------------------------------------------------------------------------------------
 def warn_of_prompt_injection(ocr: OCRResult, *, context: StageContext) -> None:
     """Warn about pages with visible or hidden text that looks like prompt injection.
 

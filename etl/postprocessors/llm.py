@@ -15,8 +15,9 @@ from etl.postprocessors.conversation import Model
 from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.repair import MAX_ERRORS
 from etl.postprocessors.responses import scalars
+from etl.postprocessors.schemas import Schema
 from etl.postprocessors.strategies.base import Strategy, StrategyResult
-from etl.postprocessors.validation import InvalidReply, schema_error, with_answer
+from etl.postprocessors.validation import schema_error, with_answer
 from etl.providers.base import OCRResult
 from rules.library.content import RuleContent
 from rules.schema import json_schema
@@ -45,7 +46,7 @@ class Llm(PostProcessor):
 
     def extract(self, ocr: OCRResult, rule: RuleContent, *, context: StageContext) -> Processed:
         text = document_text.clean(ocr)
-        name = reader = strategy_name(rule, size=len(ocr.markdown))
+        name = reader = rule.strategy or strategy_name_by_size(len(ocr.markdown))
         if reads_images(name) and context.page_images is None:
             context.warn("no_page_images", "The document has no page images, so its text was read instead.")
             reader = strategy_name_by_size(len(ocr.markdown))
@@ -56,17 +57,13 @@ class Llm(PostProcessor):
         model = Model(rule, context=context)
         used, found = run(reader, text, rule, model=model, context=context)
         name = context.strategy = used if reader == name else name
-        check(found.answer.data, rule, context=context)
-        sums.check(found.answer.data, rule.json_schema or {}, context=context)
+        data, schema = found.answer.data, rule.json_schema or {}
+        check(data, schema, context=context)
+        sums.check(data, schema, context=context)
         if not found.seen:
-            repeats.warn_of_shared_rows(found.answer.data, rule.json_schema or {}, text.content, context=context)
-        cited = cite(found, schema=rule.json_schema or {}, text=text, lines=ocr.lines, context=context)
-        return Processed(data=found.answer.data, citations=cited, strategy=name, model=model.endpoint.model)
-
-
-def strategy_name(rule: RuleContent, *, size: int) -> str:
-    """Return the name of the strategy: the rule's, or the one for the document's size."""
-    return rule.strategy or strategy_name_by_size(size)
+            repeats.warn_of_shared_rows(data, schema, text.content, context=context)
+        cited = cite(found, schema=schema, text=text, lines=ocr.lines, context=context)
+        return Processed(data=data, citations=cited, strategy=name, model=model.endpoint.model)
 
 
 def strategy_name_by_size(size: int) -> str:
@@ -103,10 +100,9 @@ def strategy(name: str) -> Strategy:
     return instance
 
 
-def check(data: Any, rule: RuleContent, *, context: StageContext) -> None:
+def check(data: Any, schema: Schema, *, context: StageContext) -> None:
     """Raise SchemaInvalid if the data violates the rule's schema. Warn if it has no values."""
-    errors = json_schema.errors(rule.json_schema or {}, data, MAX_ERRORS)
-    if errors:
-        raise with_answer(schema_error(InvalidReply([], errors)), data)
+    if errors := json_schema.errors(schema, data, MAX_ERRORS):
+        raise with_answer(schema_error(errors), data)
     if all(value is None or value == "" for _, value in scalars(data)):
         context.warn("no_values", "No value was found in the document.")

@@ -12,7 +12,7 @@ from etl.postprocessors.conversation import Model
 from etl.postprocessors.merge import Leaf, Merged, is_blank
 from etl.postprocessors.repair import plain_evidence, replaced, value_at
 from etl.postprocessors.responses import ParsedResponse, scalars
-from etl.postprocessors.schemas import Guide, Schema, as_map, checked_for_pieces, for_pieces
+from etl.postprocessors.schemas import Guide, Schema, checked_for_pieces, for_pieces
 from etl.postprocessors.splitting import Piece
 from etl.postprocessors.validation import InvalidReply, Question, joined_pointers, readings_of
 from etl.providers.base import page_marker
@@ -83,7 +83,7 @@ def missing_members(guide: Guide, data: Any, pointer: str = "") -> Iterator[str]
     for name in guide.required():
         if name not in data and not guide.member(name).is_of("array"):
             yield join(pointer, name)
-    for name, inside in as_map(data).items():
+    for name, inside in data.items():
         yield from missing_members(guide.member(name), inside, join(pointer, name))
 
 

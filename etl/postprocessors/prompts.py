@@ -82,7 +82,7 @@ def marker(secret: bytes, label: str, text: str) -> str:
     raise AssertionError("a text that holds a thousand HMACs of a secret")
 
 
-def format_instructions(*, wants_evidence: bool, is_notes: bool, is_listed: bool = False) -> str:
+def format_instructions(*, wants_evidence: bool, is_notes: bool, is_listed: bool) -> str:
     """Return the instructions for the format of a response. `is_listed`: its evidence is a list, as in the schema that
     servers enforce."""
     if is_notes:

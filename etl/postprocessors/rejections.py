@@ -86,11 +86,11 @@ def lacks_vision(message: str) -> bool:
     return bool(NO_VISION.search(message)) and not BAD_IMAGE.search(message)
 
 
-def matches(sentence: re.Pattern[str], known: tuple[str, ...], message: str, codes: set[str], sent: str) -> bool:
+def matches(phrase: re.Pattern[str], known: tuple[str, ...], message: str, codes: set[str], sent: str) -> bool:
     """Return whether an error has one of these codes, or a matching phrase that does not occur in the request."""
     if not codes.isdisjoint(known):
         return True
-    return any(match.group() not in sent for match in sentence.finditer(message))
+    return any(match.group() not in sent for match in phrase.finditer(message))
 
 
 # ---- Bodies ---------------------------------------------------------------------------------------------------------

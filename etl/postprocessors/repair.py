@@ -187,8 +187,7 @@ def apply_correction(
     for pointer, items in lists(guide, current.data):
         evidence = {name: each for name, each in evidence.items() if not name.startswith(f"{pointer}/")}
         evidence |= {name: each for name, each in current.evidence.items() if name.startswith(f"{pointer}/")}
-        got = value_at(given.data, pointer) if pointer else given.data
-        new, origins = merged_items(schema, pointer, items, found, got)
+        new, origins = merged_items(schema, pointer, items, found, value_at(given.data, pointer))
         data = replaced(data, pointer, new)
         for at, origin in origins.items():
             evidence |= move_evidence(given.evidence, join(pointer, origin), join(pointer, at))
@@ -200,7 +199,7 @@ def with_corrected(data: Any, given: Any, mismatch: Mismatch) -> tuple[Any, list
     are kept, because the correction may have lost them."""
     pointer, words = mismatch
     own, new = value_at(data, pointer), as_map(value_at(given, pointer))
-    if words.startswith("The member ") and isinstance(own, dict):
+    if is_missing_member(mismatch) and isinstance(own, dict):
         names = [name for name in new if words == f"The member {name!r} is missing."]
         if not names:
             return data, []
@@ -263,9 +262,12 @@ def words_of(value: Any) -> list[str]:
 def is_about(mismatch: Mismatch, path: str) -> bool:
     """Return whether a mismatch is about the value at a pointer."""
     pointer, words = mismatch
-    if not f"{path}/".startswith(f"{pointer}/") or words.startswith("The member "):
-        return False
-    return not words.startswith(NOT_ALLOWED)
+    is_inside = f"{path}/".startswith(f"{pointer}/")
+    return is_inside and not is_missing_member(mismatch) and not words.startswith(NOT_ALLOWED)
+
+
+def is_missing_member(mismatch: Mismatch) -> bool:
+    return mismatch[1].startswith("The member ")
 
 
 def is_not_allowed(mismatch: Mismatch, path: str) -> bool:
@@ -324,5 +326,5 @@ def item_count(guide: Guide, data: Any) -> int:
 
 def count_at(data: Any, pointer: str) -> int:
     """Return the number of items of the list at a pointer."""
-    value = value_at(data, pointer) if pointer else data
+    value = value_at(data, pointer)
     return len(value) if isinstance(value, list) else 0

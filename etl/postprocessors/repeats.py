@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from etl.core.stage_context import StageContext
-from etl.postprocessors.excerpts import is_text, units_of, words
+from etl.postprocessors.excerpts import Item, is_text, units_of, words
 from etl.postprocessors.merge import loose_key
 from etl.postprocessors.repair import Mismatches, lists, plain_evidence, remove_invalid_items
 from etl.postprocessors.responses import ParsedResponse, scalars
@@ -17,7 +17,6 @@ from etl.postprocessors.schemas import Guide, Schema
 from etl.postprocessors.splitting import Piece
 from etl.postprocessors.validation import joined_pointers
 
-Item = tuple[str, int]  # a list's pointer and an index
 REPEATED = "items_repeated"
 MIN_WORDS = 2  # words of an item that must be in a row
 

@@ -58,7 +58,6 @@ def relax_one(schema: Schema) -> Schema:
     result = {name: inside for name, inside in schema.items() if name not in WHOLE_INSTANCE_KEYWORDS}
     if "oneOf" in result:
         result.setdefault("anyOf", result.pop("oneOf"))
-        result.pop("oneOf", None)
     if "const" in result:
         result["enum"] = [result.pop("const")]
     if isinstance(result.get("enum"), list) and None not in result["enum"]:
@@ -72,7 +71,7 @@ def relax_one(schema: Schema) -> Schema:
 def for_pieces(schema: Schema) -> Schema:
     """Return the schema that the model is shown for a piece. It is relaxed, except for list items, because an item is
     complete in one piece. Items with an `x-merge-key` may be spread over several pieces, so they are relaxed too."""
-    return PieceSchema(schema, lambda _pointer, inside: inside).build()
+    return PieceSchema(schema, lambda inside, _pointer: inside).build()
 
 
 def checked_for_pieces(schema: Schema) -> Schema:
@@ -81,7 +80,7 @@ def checked_for_pieces(schema: Schema) -> Schema:
     short = strip_annotations(schema)
     place = f"#/$defs/{ROOT_COPY}"
     made = PieceSchema(
-        schema, lambda pointer, _inside: {"$ref": f"{place}{quote(pointer, safe=SAFE_IN_REFERENCES)}"}
+        schema, lambda _inside, pointer: {"$ref": f"{place}{quote(pointer, safe=SAFE_IN_REFERENCES)}"}
     ).build()
     made = strip_annotations(made)
     return made | {"$defs": {**as_map(made.get("$defs")), ROOT_COPY: rebase(short, place)}}
@@ -89,9 +88,9 @@ def checked_for_pieces(schema: Schema) -> Schema:
 
 class PieceSchema:
     """Builder of a relaxed copy of a schema. `keep`: a function that returns the schema to use for list items, given
-    the pointer and the original schema of the items."""
+    the original schema of the items and its pointer."""
 
-    def __init__(self, root: Schema, keep: Callable[[str, Any], Any]) -> None:
+    def __init__(self, root: Schema, keep: Callable[[Any, str], Any]) -> None:
         self.root, self.keep = root, keep
         self.references: set[str] = set()  # the references outside of items
 
@@ -123,15 +122,12 @@ class PieceSchema:
         )
 
     def inside(self, name: str, value: Any, pointer: str, *, is_keyed: bool) -> Any:
-        change = self.keep_item if name in ITEMS and not is_keyed else self.relaxed
+        change = self.keep if name in ITEMS and not is_keyed else self.relaxed
         if isinstance(value, list) and name in LISTS:
             return [change(each, f"{pointer}/{at}") for at, each in enumerate(value)]
         if isinstance(value, dict) and name in MAPS:
             return {key: self.relaxed(each, join(pointer, key)) for key, each in value.items()}
         return change(value, pointer) if isinstance(value, dict) and name in SINGLE else value
-
-    def keep_item(self, schema: Any, pointer: str) -> Any:
-        return self.keep(pointer, schema)
 
 
 def with_one_list(schema: Schema, pointer: str) -> Schema:

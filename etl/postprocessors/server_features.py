@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any
 
 from etl import runstate
 
@@ -170,13 +169,10 @@ def cache_locally(name: str, features: ServerFeatures) -> None:
 
 def load_from_redis(name: str) -> ServerFeatures | None:
     try:
-        return parsed(json.loads(runstate.get_shared(name) or "{}"))
+        fields = json.loads(runstate.get_shared(name) or "{}")
+        return ServerFeatures(**(fields | {"json_mode": JsonMode(fields["json_mode"])})) if fields else None
     except (runstate.Unavailable, ValueError, TypeError, KeyError):  # another release may write other fields
         return None
-
-
-def parsed(fields: dict[str, Any]) -> ServerFeatures | None:
-    return ServerFeatures(**(fields | {"json_mode": JsonMode(fields["json_mode"])})) if fields else None
 
 
 def key_of(base_url: str, model: str, schema: str = "") -> str:

@@ -34,6 +34,7 @@ CUTS = (
 WHOLE = re.compile(rf"^{PAGE_MARKER}\s*(?:{HEADING}\s*)?|^{HEADING}\s*", re.MULTILINE)
 LOOKAHEAD = 2_000  # characters after a piece that are searched for items
 MAX_CONTEXT = 500  # characters on each side of a piece
+MAX_PAGES_NAMED = 20
 TABLE_CONTINUES = "[a table goes on; its head, for reading only:]"
 UNDER_HEADINGS = "[the headings above, for reading only:]"
 READING_BEFORE = "[for reading only, the end of the piece before this one:]"
@@ -96,11 +97,10 @@ def page_range_text(first: int, last: int) -> str:
     return f"page {first}" if first == last else f"pages {first} to {last}"
 
 
-def page_list_text(numbers: list[int], *, max_pieces: int = 20) -> str:
-    shown = ", ".join(map(str, numbers[:max_pieces])) + (
-        f", and {len(numbers) - max_pieces} more" if len(numbers) > max_pieces else ""
-    )
-    return f"page {shown}" if len(numbers) == 1 else f"pages {shown}"
+def page_list_text(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:MAX_PAGES_NAMED]))
+    more = len(numbers) - MAX_PAGES_NAMED
+    return f"{'page' if len(numbers) == 1 else 'pages'} {shown}" + (f", and {more} more" if more > 0 else "")
 
 
 def split(text: DocumentText, *, size: int, max_pieces: int) -> list[Piece]:
@@ -250,7 +250,6 @@ def markdown_rows(content: str, *, size: int) -> Iterator[tuple[int, int]]:
 
 
 def merge_overlapping(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Merge overlapping spans."""
     current: tuple[int, int] | None = None
     for start, end in spans:
         if current and start < current[1]:

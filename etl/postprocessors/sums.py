@@ -91,12 +91,12 @@ def matching(data: Any, parts: list[str]) -> Iterator[Any]:
 def number_of(value: Any) -> Decimal | None:
     """Return the number of a JSON number or numeric string without rounding, or None. Strings may have digit groups, as
     in `9,999.00`."""
-    if isinstance(value, bool) or value is None:
-        return None
-    if isinstance(value, int | float | Decimal):
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         return Decimal(str(value))
-    if not isinstance(value, str) or NUMBER.fullmatch(value):
-        return Decimal(value) if isinstance(value, str) else None
+    if not isinstance(value, str):
+        return None
+    if NUMBER.fullmatch(value):
+        return Decimal(value)
     if not (found := GROUPED.fullmatch(value) or DECIMAL_COMMA.fullmatch(value)):
         return None
     whole, places = found[1], found[found.re.groups]

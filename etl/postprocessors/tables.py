@@ -7,7 +7,7 @@ table inherits the head of the table before it if they are separated only by a p
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from etl.providers.base import PAGE_MARKER
@@ -54,14 +54,7 @@ class TableHeads:
         is_data = not table.head or (DIGIT.search(table.head) is not None and DIGIT.search(above.head) is None)
         if not (is_continued and is_data):
             return table
-        return Table(
-            start=table.start,
-            end=table.end,
-            head=above.head,
-            columns=table.columns,
-            body_start=table.start,
-            is_inherited=True,
-        )
+        return replace(table, head=above.head, body_start=table.start, is_inherited=True)
 
     def around(self, place: int) -> list[Table]:
         """Return the table at a position, preceded by the tables that it continues."""

@@ -7,7 +7,7 @@ from typing import Any
 from config.platform import exact_json
 from etl.core.errors import EtlError, NumberUnrepresentable, SchemaInvalid
 from etl.postprocessors import repair, reply_text, responses, splitting
-from etl.postprocessors.repair import ItemsLost, Mismatches
+from etl.postprocessors.repair import ItemsLost, Mismatch, Mismatches
 from etl.postprocessors.responses import NotJson, NumberOutOfRange, ParsedResponse
 from etl.postprocessors.schemas import Guide, Schema, as_map
 from etl.postprocessors.strict_schemas import without_nulls
@@ -79,7 +79,7 @@ class InvalidReply(Exception):
     def __init__(
         self,
         complaints: list[str],
-        mismatches: list[tuple[str, str]],
+        mismatches: list[Mismatch],
         *,
         current: CheckedResponse | None = None,
         numbers: dict[str, str] | None = None,
@@ -160,11 +160,11 @@ def on_pages(question: Question) -> str:
     return f" ({splitting.page_range_text(*question.pages)})" if question.pages else ""
 
 
-def schema_error(reply: InvalidReply) -> SchemaInvalid:
-    """Return the error for an invalid reply, which lists up to MAX_LISTED mismatches."""
-    if not reply.mismatches:
+def schema_error(mismatches: list[Mismatch]) -> SchemaInvalid:
+    """Return the error for a reply with these mismatches, or for one that is not JSON if there are none."""
+    if not mismatches:
         return SchemaInvalid("The language model's response is not JSON, even after a corrective retry.")
-    found = list(dict.fromkeys(map(describe, reply.mismatches)))
+    found = list(dict.fromkeys(map(describe, mismatches)))
     more = [f"And {len(found) - MAX_LISTED} more."] if len(found) > MAX_LISTED else []
     return SchemaInvalid(" ".join([SchemaInvalid.detail, *found[:MAX_LISTED], *more]))
 
@@ -189,11 +189,7 @@ def rejected_items_text(found: Mismatches, pages: str) -> str:
     return f"{len(found.items)} items do not fit the schema and were left out{pages}. {reasons}"
 
 
-def is_missing_member(mismatch: tuple[str, str]) -> bool:
-    return mismatch[1].startswith("The member ")
-
-
-def describe(mismatch: tuple[str, str]) -> str:
+def describe(mismatch: Mismatch) -> str:
     """Describe a mismatch without member names that occur only in the response, because they may be private."""
     pointer, words = mismatch
     reason = "Has members that are not allowed." if words.startswith(repair.NOT_ALLOWED) else words

@@ -24,7 +24,7 @@ MAX_FAILURES = 10  # the newest failed attempts of a run are kept
 
 
 class TaskIdentity(Protocol):
-    """The identity of an open task: a Task, or a Turn."""
+    """The identity of an open task: a Task, or a row of these columns."""
 
     @property
     def task_id(self) -> int: ...

@@ -135,7 +135,7 @@ def document_cases(rows: Rows) -> dict[str, Case]:
         "documents: turns": claim(lambda _: list(turns.waiting(Stage.OCR))),
         "documents: next turn": claim(lambda _: turns.next_rank(rows.alice.pk)),
         "documents: place": claim(lambda _: turns.count_before(newest[0].pk)),
-        "documents: queue": claim(lambda _: queue_limit.require_room(rows.alice.pk)),
+        "documents: queue": claim(lambda _: queue_limit.require_room(rows.alice.pk, 1)),
         "documents: quota": claim(lambda _: quotas.state(rows.alice.pk)),
         "documents: recover": batch(lambda: list(recovery.batches())),
         "documents: orphans": batch(lambda: cleanup.unreferenced(keys)),

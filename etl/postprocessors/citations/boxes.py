@@ -53,8 +53,8 @@ class Boxes:
         return found
 
     def words_of_rows(self, page: int) -> dict[int, Counter[str]]:
-        start, end = next(((span.start, span.end) for span in self.index.text.pages if span.number == page), (0, 0))
-        rows = self.index.rows_in((start, end)) if end > start else range(0)
+        start, end = bounds = self.index.bounds((page, page))
+        rows = self.index.rows_in(bounds) if end > start else range(0)
         return {row: Counter(fold(self.index.content[slice(*self.index.row_span(row))]).split()) for row in rows}
 
 

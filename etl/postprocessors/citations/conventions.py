@@ -64,18 +64,11 @@ class Digits:
 def read_digits(core: str) -> Digits | None:
     """Return the meanings of digits with separators, or None if they are not a number, as in `1.2.3`."""
     is_soft, is_hard = " " in core, "\u00a0" in core
-    whole, rest = core, ""
-    if spaced := SPACES.search(core):
-        last = max(core.rfind(" "), core.rfind("\u00a0"))
-        mark = next((position for position in range(last, len(core)) if core[position] in ".,٫"), len(core))
-        whole, rest = SPACES.sub("", core[:mark]), core[mark:]
-        core = whole + rest
-    made = read_marked(core, is_grouped=bool(spaced))
-    if made is None:
-        return None
-    if spaced:
-        made = replace(made, soft=is_soft, groups=" " if is_hard and not is_soft else "", has_separator=True)
-    return made
+    is_spaced = is_soft or is_hard
+    made = read_marked(SPACES.sub("", core), is_grouped=is_spaced)
+    if made is None or not is_spaced:
+        return made
+    return replace(made, soft=is_soft, groups="" if is_soft else " ", has_separator=True)
 
 
 def read_marked(core: str, *, is_grouped: bool) -> Digits | None:
@@ -134,7 +127,7 @@ def read_swiss_or_arabic(core: str, kinds: set[str]) -> Digits | None:
         return None
     if groups not in kinds and not whole.isdecimal():
         return None
-    value = Decimal(f"{whole.replace(groups, '')}.{rest or 0}" if rest else whole.replace(groups, ""))
+    value = Decimal(f"{whole.replace(groups, '')}.{rest}" if rest else whole.replace(groups, ""))
     is_western = mark in (POINT, COMMA)
     return Digits(
         point=value,

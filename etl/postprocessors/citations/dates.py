@@ -88,7 +88,7 @@ class DateConvention:
     years: tuple[int, int] | None
 
 
-def find(text: str, offset: int = 0) -> Iterator[FoundDate]:
+def find(text: str, offset: int) -> Iterator[FoundDate]:
     plain = search_text(text)
     for pattern in (YEAR_FIRST, NUMERIC, SHORT, NAMED, MONTH_FIRST, YEAR_MONTH, IDEOGRAPHIC, VIETNAMESE):
         for match in pattern.finditer(plain):
@@ -138,11 +138,7 @@ def year_of(text: str) -> str:
 
 
 def is_day(day: int, month: int) -> bool:
-    try:
-        date(2000, month, day)  # a leap year
-    except ValueError:
-        return False
-    return True
+    return bool(valid_dates(2000, day, month))  # a leap year
 
 
 # ---- Meanings -------------------------------------------------------------------------------------------------------
@@ -158,7 +154,7 @@ def convention_of(dates: Iterable[FoundDate], *, language: str) -> DateConventio
         if len(each.year) == len("2024"):
             years.append(int(each.year))
     order = next(iter(votes)) if len(votes) == 1 else None
-    if order is None and not votes and language in DAY_FIRST:
+    if not votes and language in DAY_FIRST:
         order = "day"
     return DateConvention(order=order, years=(min(years), max(years)) if years else None)
 
@@ -168,12 +164,11 @@ def read(each: FoundDate, convention: DateConvention) -> DateToken:
     if len(orders) > 1 and convention.order in orders:
         orders = {convention.order: orders[convention.order]}
     pairs = dict.fromkeys(orders.values())
-    is_numeric = bool(each.mark)
     if not each.year:
         [(day, month)] = pairs
         return DateToken(start=each.start, end=each.end, partial=(month, day))
     days = [day for pair in pairs for year in years_of(each.year, convention) for day in valid_dates(year, *pair)]
-    return DateToken(start=each.start, end=each.end, days=tuple(dict.fromkeys(days)), is_numeric=is_numeric)
+    return DateToken(start=each.start, end=each.end, days=tuple(dict.fromkeys(days)), is_numeric=bool(each.mark))
 
 
 def years_of(year: str, convention: DateConvention) -> list[int]:

@@ -10,7 +10,7 @@ from decimal import Decimal
 
 from etl.postprocessors.citations import dates, numbers
 from etl.postprocessors.citations.characters import STRUCK, cuts, has_no_bounds, is_inside_word
-from etl.postprocessors.citations.conventions import Convention, convention_of
+from etl.postprocessors.citations.conventions import convention_of
 from etl.postprocessors.citations.dates import DateToken
 from etl.postprocessors.citations.folding import Folded, fold, folded
 from etl.postprocessors.citations.languages import language_of
@@ -48,7 +48,6 @@ class Index:
         self.folded: Folded = folded(self.page_texts())
         self.word_positions = self.all_words()
         self.dates, self.by_day, self.by_partial = self.all_dates()
-        self.convention = Convention()
         self.tables = TableHeads(self.content).tables
         self.scales = Scales(self.content, text.pages, self.tables)
         self.numbers, self.by_number = self.all_numbers()
@@ -91,7 +90,7 @@ class Index:
             for start, text in self.page_texts()
             for each in numbers.find(text, start, excluded=within(dated, start, start + len(text)))
         ]
-        self.convention = convention_of(
+        convention = convention_of(
             (each.digits, each.is_alone, each.is_amount) for _, _, each in found if not each.is_unsure
         )
         for _, _, each in found:
@@ -99,7 +98,7 @@ class Index:
         tokens: list[Number] = []
         by_number: defaultdict[Decimal, list[Number]] = defaultdict(list)
         for start, text, each in found:
-            tokens += numbers.read(each, text, self.convention, language=self.language, offset=start)
+            tokens += numbers.read(each, text, convention, language=self.language, offset=start)
         tokens.sort(key=lambda each: (each.core[0], -each.core[1]))
         for token in tokens:
             for value in dict.fromkeys((*token.sure, *token.possible)):
@@ -195,7 +194,7 @@ class Index:
         first = max(0, bisect_left(self.number_starts, place.start) - 3)
         return [each for each in self.numbers[first:last] if each.core[1] > place.start]
 
-    def cuts_number(self, start: int, end: int, *, is_quote: bool = False) -> bool:
+    def cuts_number(self, start: int, end: int, *, is_quote: bool) -> bool:
         """Return whether a bound is inside the digits of a number or, unless the text is a quote, between a number and
         its sign."""
         first, last = self.number_at(start), self.number_at(end)

@@ -90,12 +90,12 @@ class FoundNumber:
         return self.has_currency or bool(self.percent) or bool(self.scale) or self.signs == (-1,)
 
 
-def find(text: str, offset: int = 0, *, excluded: "list[tuple[int, int]] | None" = None) -> Iterator[FoundNumber]:
+def find(text: str, offset: int, *, excluded: list[Span]) -> Iterator[FoundNumber]:
     """Yield the tokens of a text. `offset`: the position of the text in the document. `excluded`: spans with a
     different meaning, such as numeric dates. Their tokens are marked as unsure."""
     plain = without_markup(text)
     units = units_in(plain)
-    spans = iter(sorted(excluded or ()))
+    spans = iter(sorted(excluded))
     span = next(spans, None)
     for match in CORE.finditer(plain):
         while span and span[1] <= match.start():
@@ -253,7 +253,7 @@ def read_around(plain: str, found: FoundNumber, units: list[int]) -> None:
 
 
 # ---- Values ---------------------------------------------------------------------------------------------------------
-def read(found: FoundNumber, text: str, convention: Convention, *, language: str, offset: int = 0) -> Iterator[Number]:
+def read(found: FoundNumber, text: str, convention: Convention, *, language: str, offset: int) -> Iterator[Number]:
     """Yield the number of a token and, if it may be several numbers separated by spaces, also its parts."""
     digits = found.digits
     if digits.soft and not found.is_alone and convention.spaces is not True:
@@ -293,10 +293,9 @@ def number(found: FoundNumber, text: str, convention: Convention, *, language: s
     sure = tuple(value * factor for value in exact for factor in extra)
     maybe = tuple(value * factor for value in exact for factor in possible)
     start, end = found.core
-    is_literal = (
-        is_sure and Decimal(1) in extra and found.sign in ("", "-") and found.signs == ((-1,) if found.sign else (1,))
-    )
-    head = found.sign if text[start - 1 - offset : start - offset] == found.sign else "?" if found.sign else ""
+    literal = text[start - offset - len(found.sign) : end - offset]
+    has_plain_sign = found.sign in ("", "-") and found.signs == ((-1,) if found.sign else (1,))
+    is_literal = is_sure and ONE in extra and has_plain_sign and literal.startswith(found.sign)
     return Number(
         start=found.start,
         end=found.end,
@@ -304,7 +303,7 @@ def number(found: FoundNumber, text: str, convention: Convention, *, language: s
         reach=(found.start - 1, found.end + 1) if found.is_in_scaled_column else found.reach,
         sure=sure if is_sure else (),
         possible=maybe if is_sure else (*sure, *maybe),
-        literal=head + text[start - offset : end - offset] if is_literal else "",
+        literal=literal if is_literal else "",
         signed=found.signs != (1,) and not found.has_dash,
         has_dash=found.has_dash and found.signs != (1,),
         percent=found.percent is not None,
@@ -313,19 +312,18 @@ def number(found: FoundNumber, text: str, convention: Convention, *, language: s
 
 def unit_factors(found: FoundNumber, language: str) -> tuple[tuple[Decimal, ...], tuple[Decimal, ...]]:
     """Return the certain factors of a token's unit or scale, and the possible ones."""
-    one = ONE
     if found.percent:
-        return (one, 1 / found.percent), ()
+        return (ONE, 1 / found.percent), ()
     if found.scale:
-        scales = tuple(scale * (found.factor or one) for scale in scales_of(found.scale, language))
+        scales = tuple(scale * (found.factor or ONE) for scale in scales_of(found.scale, language))
         is_sure = len(scales) == 1 and not found.is_scale_unsure
-        return (scales, (one,)) if is_sure else ((), (one, *scales))
+        return (scales, (ONE,)) if is_sure else ((), (ONE, *scales))
     if found.letter:
         scale = LETTERS[found.letter.casefold()]
         if found.has_currency:
-            return (scale,), (one,)
-        return ((one,), ()) if found.letter == "m" else ((), (one, scale))
+            return (scale,), (ONE,)
+        return ((ONE,), ()) if found.letter == "m" else ((), (ONE, scale))
+    if found.factor:
+        return (found.factor,), (ONE,)
     apart = found.label_scales or found.far_scales
-    if found.factor or not apart:
-        return (found.factor or one,), (one,) if found.factor else ()
-    return (), (one, *apart)
+    return ((), (ONE, *apart)) if apart else ((ONE,), ())

@@ -173,9 +173,10 @@ class Finder:
         text, number = literal(value), number_of(value)
         key = (number is None, is_of_pages, text)
         if key not in self.known:
-            found = [] if isinstance(value, bool) else [*self.of_number(number, text)] if number is not None else []
-            if isinstance(value, str) and number is None:
-                found = self.of_text(text.strip())
+            if number is not None:
+                found = [*self.of_number(number, text)]
+            else:
+                found = self.of_text(text.strip()) if isinstance(value, str) else []
             best: dict[int, Place] = {}
             for place in sorted(found, key=lambda place: RANK[place.match]):
                 if is_of_pages or not self.index.is_page_number(place):

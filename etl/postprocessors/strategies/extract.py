@@ -5,7 +5,14 @@ from etl.postprocessors import conflicts, corrections, missing, repeats
 from etl.postprocessors.conversation import Draft, Model
 from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.merge import Merged, merge
-from etl.postprocessors.repair import Mismatches, complaints, invalid_parts, mismatches, remove_invalid_items
+from etl.postprocessors.repair import (
+    Mismatches,
+    complaints,
+    invalid_parts,
+    is_missing_member,
+    mismatches,
+    remove_invalid_items,
+)
 from etl.postprocessors.responses import ParsedResponse, scalars
 from etl.postprocessors.schemas import Guide, Schema, checked_for_pieces, for_pieces
 from etl.postprocessors.splitting import Piece
@@ -13,9 +20,7 @@ from etl.postprocessors.strategies.base import Strategy, StrategyResult, as_json
 from etl.postprocessors.strategies.pieces import call_for_each, split
 from etl.postprocessors.validation import (
     CheckedResponse,
-    InvalidReply,
     Question,
-    is_missing_member,
     joined_pointers,
     rejected_items_text,
     schema_error,
@@ -33,7 +38,6 @@ CORRECTING = """\
 These values were taken from the pieces of a document and put together, and do not fit the JSON Schema above. Bring \
 them into its form. Every value that you give must be one of these, in the form that the schema wants. If what the \
 schema requires is not among them, leave it out."""
-MAX_CONFLICTS = 20
 
 
 class ChunkedExtract(Strategy):
@@ -84,7 +88,7 @@ def question_about(piece: Piece, total: int, schema: Schema, checked: Schema) ->
 def report(merged: Merged, choices: dict[str, int], pieces: list[Piece], *, context: StageContext) -> None:
     """Warn about the decisions of the merge. Warnings contain no values, because users without access to the result may
     see them."""
-    for conflict in merged.conflicts[:MAX_CONFLICTS]:
+    for conflict in merged.conflicts[: conflicts.MAX_CONFLICTS]:
         choice = (
             "The model chose one." if conflict.pointer in choices else "The model chose none, so the first is used."
         )
@@ -93,7 +97,7 @@ def report(merged: Merged, choices: dict[str, int], pieces: list[Piece], *, cont
         places = conflicts.pages_of(conflict, pieces)
         detail = f"The pieces of the document disagree about {joined_pointers([conflict.pointer])}: {places}. {choice}"
         context.warn("merge_conflict", detail, page=pieces[max(conflict.origins[0], 0)].first_page)
-    if (more := len(merged.conflicts) - MAX_CONFLICTS) > 0:
+    if (more := len(merged.conflicts) - conflicts.MAX_CONFLICTS) > 0:
         detail = f"The pieces of the document disagree about {more} more values. The first ones are used."
         context.warn("merge_conflict", detail)
     if repeats := +merged.repeats:
@@ -112,7 +116,7 @@ def fitted(merged: Merged, pieces: list[Piece], rule: RuleContent, *, model: Mod
     found = mismatches(schema, merged.data)
     if found.items:
         if rule.require_complete:
-            raise with_answer(schema_error(InvalidReply([], found.listed)), merged.data)
+            raise with_answer(schema_error(found.listed), merged.data)
         origins = {leaf.origin for pointer, leaf in merged.leaves.items() if found.has_item(pointer)}
         warn_of_rejected(found, [pieces[origin] for origin in sorted(origins) if origin >= 0], context=context)
         merged.data, merged.leaves = remove_invalid_items(guide, merged.data, merged.leaves, found)
@@ -120,7 +124,7 @@ def fitted(merged: Merged, pieces: list[Piece], rule: RuleContent, *, model: Mod
     if not found:
         return merged.data
     if all(map(is_missing_member, found.listed)):
-        raise with_answer(schema_error(InvalidReply([], found.listed)), merged.data)
+        raise with_answer(schema_error(found.listed), merged.data)
     lines = ["The values:", as_json(invalid_parts(guide, merged.data, found)), "", "What is wrong:"]
     question = Question(
         label="repair",

@@ -7,7 +7,7 @@ from etl.core.stage_context import StageContext
 from etl.postprocessors.conversation import Model
 from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.repair import count_at
-from etl.postprocessors.schemas import Guide, Schema, pointers_of_lists, relax, strip_annotations
+from etl.postprocessors.schemas import Guide, pointers_of_lists, relax, strip_annotations
 from etl.postprocessors.splitting import Piece
 from etl.postprocessors.strategies.base import Strategy, StrategyResult, as_json
 from etl.postprocessors.strategies.pieces import call_for_each, split
@@ -62,10 +62,10 @@ def combine(notes: list[str], rule: RuleContent, *, model: Model, context: Stage
     """Request the data in one call, or in two if the notes are too long for one. A response must not have fewer items
     than the notes or the previous response."""
     schema = rule.json_schema or {}
-    min_items = counted(notes, schema)
-    if missing := [pointer for pointer in pointers_of_lists(Guide.of(schema)) if pointer not in min_items]:
-        lists = joined_pointers(missing)
-        detail = f"The notes do not count the items of {lists}, so items that were lost would not be noticed."
+    lists = list(pointers_of_lists(Guide.of(schema)))
+    min_items = counted(notes, lists)
+    if missing := joined_pointers([pointer for pointer in lists if pointer not in min_items]):
+        detail = f"The notes do not count the items of {missing}, so items that were lost would not be noticed."
         context.warn("items_uncounted", detail)
     limit = settings.SLUICE.etl_postprocess_chunk_threshold_chars
     if sum(map(len, notes)) <= limit or len(notes) == 1:
@@ -80,11 +80,10 @@ def combine(notes: list[str], rule: RuleContent, *, model: Model, context: Stage
             data="\n\n".join(first),
             schema=loose,
             checked=strip_annotations(loose),
-            wants_evidence=False,
-            min_items=counted(first, schema),
+            min_items=counted(first, lists),
         )
         so_far = model.ask(begun).data
-        before = {pointer: count_at(so_far, pointer) for pointer in pointers_of_lists(Guide.of(schema))}
+        before = {pointer: count_at(so_far, pointer) for pointer in lists}
         min_items = {pointer: max(count, min_items.get(pointer, 0)) for pointer, count in before.items()}
         data, task = "\n\n".join([f"So far:\n{as_json(so_far)}", *rest]), GOING_ON
     question = Question(
@@ -100,12 +99,12 @@ def combine(notes: list[str], rule: RuleContent, *, model: Model, context: Stage
     return StrategyResult(answer=model.ask(question))
 
 
-def counted(notes: list[str], schema: Schema) -> dict[str, int]:
-    """Return the number of items of each list that all notes count."""
+def counted(notes: list[str], lists: list[str]) -> dict[str, int]:
+    """Return the number of items of each list that all notes count. `lists`: the pointers of the lists."""
     counts = [dict(COUNT.findall(each)) for each in notes]
     return {
         pointer: sum(int(each[pointer]) for each in counts)
-        for pointer in pointers_of_lists(Guide.of(schema))
+        for pointer in lists
         if all(pointer in each for each in counts)
     }
 
