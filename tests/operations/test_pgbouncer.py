@@ -60,8 +60,7 @@ def test_all_work_succeeds_through_two_sessions(pooled: Site, pgbouncer: PgBounc
     events, clients = "", 0
     with receiver() as receiving:
         site.receivers.append(receiving)
-        hook = {"url": receiving.url, "events": ["export.succeeded"]}
-        site.client.post("/exports/webhooks", json=hook).raise_for_status()
+        site.subscribe(receiving.url)
         lost = site.submit("SLOW")
         site.wait_for_call()
         victim.kill()
