@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from config.ops.doctor import database, redis, source, storage
 from exports.models import Dataset
 from tests import servers
 from tests.broker import lose_messages, valkey
-from tests.e2e.test_source import Standby, running
+from tests.e2e.test_source import Standby, documented_role, running
 from tests.integration.test_doctor import examine, name_of, passes
 from tests.operations import pgbouncer
 from tests.serving import variables
@@ -48,10 +47,7 @@ def superuser() -> Iterator[psycopg.Connection]:
 @pytest.fixture
 def exporter(dataset: Dataset, superuser: psycopg.Connection) -> Iterator[str]:
     """The URL of the role that docs/source-database.md creates."""
-    page = (PROJECT / "docs" / "source-database.md").read_text()
-    block = re.search(r"```sql\n(.*?)```", page, flags=re.DOTALL)
-    assert block
-    superuser.execute(block[1].replace("warehouse", "source"))
+    superuser.execute(documented_role())
     yield f"postgresql://{ROLE}:change-me@{LOOPBACK}:{servers.started[0].postgres.port}/source"
     superuser.execute(f"DROP OWNED BY {ROLE}; DROP ROLE {ROLE}")
 
