@@ -12,8 +12,6 @@ from tests.integration import faulty_s3
 from tests.waiting import let_pass, wait_until
 
 DONE = ("done", "", 1)
-
-
 # By key, the requests that fail: method, suffix of the path, fault, and count; and whether the source is called again.
 # One failure is retried immediately. After two, the chunk waits until the storage accepts writes, and no attempt is
 # counted.
