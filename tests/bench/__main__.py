@@ -94,16 +94,8 @@ def measured(module: str, *, rounds: int, quick: bool) -> Report | None:
                 "DJANGO_SETTINGS_MODULE": "config.settings",
                 "TMPDIR": folder,
             }  # fmt: skip
-            command = [
-                sys.executable,
-                "-m",
-                "tests.bench.isolated",
-                module,
-                str(file),
-                str(rounds),
-                "quick" if quick else "",
-            ]
-            subprocess.run(command, check=False, env=environment)
+            options = [module, str(file), str(rounds), "quick" if quick else ""]
+            subprocess.run([sys.executable, "-m", "tests.bench.isolated", *options], check=False, env=environment)
         return Report.load(file) if file.exists() else None
 
 

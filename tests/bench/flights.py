@@ -79,6 +79,7 @@ class YearOfFlights:
 
 
 def run(report: Report, *, rounds: int, quick: bool) -> None:
+    rounds = 1 if quick else rounds
     user = site.prepare()
     flights.load(settings.SLUICE.source_url)
     site.in_source("VACUUM ANALYZE demo.flights")  # otherwise, the first reader would set a million hint bits
@@ -90,8 +91,8 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
         with site.running_workers({"exports": PARALLEL, **OTHER_WORKERS}) as workers:
             meter = Meter(connection_to_sluice, groups(workers, web))
             warm_up(year, meter)
-            measurements = measured(year, meter, 1 if quick else rounds)
-            zips = [zip_seconds(year) for _ in range(1 if quick else rounds)]
+            measurements = measured(year, meter, rounds)
+            zips = [zip_seconds(year) for _ in range(rounds)]
             peaks = {
                 (SLUICE, f"{PARALLEL} children", settings.SLUICE.export_db_slots): watched(
                     lambda: export(year, reuse="never")
@@ -101,9 +102,7 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
         with site.running_workers({"exports": CROWD, **OTHER_WORKERS}, variables={"EXPORT_DB_SLOTS": str(FEW_SLOTS)}):
             crowd = watched(lambda: export(year, reuse="never"))
             peaks[SLUICE, f"{CROWD} children", FEW_SLOTS] = crowd
-        least = alternate(
-            {BARE: lambda: bare_loop(year, meter), SAFE: lambda: safe_loop(year, meter)}, rounds=1 if quick else rounds
-        )
+        least = alternate({BARE: lambda: bare_loop(year, meter), SAFE: lambda: safe_loop(year, meter)}, rounds=rounds)
         meter.require_all_statements()
     report_times(report, measurements, least, len(pairs))
     report_seconds(report, year, zips)
@@ -215,7 +214,7 @@ def safe_loop(year: YearOfFlights, meter: Meter) -> float:
     return lap.seconds
 
 
-def run_loops(lap: Lap, loops: Sequence["subprocess.Popen[str]"]) -> None:
+def run_loops(lap: Lap, loops: Sequence[subprocess.Popen[str]]) -> None:
     for loop in loops:
         expect(loop, "ready")
     with lap.timed({CLIENTS: [loop.pid for loop in loops]}):
@@ -225,20 +224,20 @@ def run_loops(lap: Lap, loops: Sequence["subprocess.Popen[str]"]) -> None:
             expect(loop, "done")
 
 
-def started(name: str, pairs: Sequence[planning.Pair]) -> "subprocess.Popen[str]":
+def started(name: str, pairs: Sequence[planning.Pair]) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", f"tests.bench.status_quo.{name}"]
     loop = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     send_line(loop, json.dumps([(pair.key, pair.effective_date.isoformat(), bare_path(pair)) for pair in pairs]))
     return loop
 
 
-def send_line(loop: "subprocess.Popen[str]", line: str) -> None:
+def send_line(loop: subprocess.Popen[str], line: str) -> None:
     assert loop.stdin
     loop.stdin.write(f"{line}\n")
     loop.stdin.flush()
 
 
-def expect(loop: "subprocess.Popen[str]", word: str) -> None:
+def expect(loop: subprocess.Popen[str], word: str) -> None:
     assert loop.stdout
     line_read = loop.stdout.readline().strip()
     assert line_read == word, line_read

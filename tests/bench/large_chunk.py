@@ -47,8 +47,7 @@ TUNING = {"RCLONE_S3_NO_CHECK_BUCKET": "true"}
 
 def run(report: Report, *, rounds: int, quick: bool) -> None:
     rows = 100_000 if quick else 2_000_000
-    for statement in TABLE.format(rows=rows).strip().removesuffix(";").split(";\n"):
-        site.in_source(statement)
+    make_table(rows)
     user = site.prepare(slots=1)
     dataset = site.make_dataset("bench", "bench.rows_for")
     psql = [str(program("psql")), settings.SLUICE.source_url, "-qXc", COPY]
@@ -73,6 +72,11 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
         ["", "Postgres", "SeaweedFS", "client processes"],
         [[name, *(f"{seconds:.2f}" for seconds in groups)] for name, groups in spent.items()],
     )
+
+
+def make_table(rows: int) -> None:
+    for statement in TABLE.format(rows=rows).strip().removesuffix(";").split(";\n"):
+        site.in_source(statement)
 
 
 def discard(psql: list[str]) -> None:

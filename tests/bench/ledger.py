@@ -315,11 +315,11 @@ def many_slots() -> Iterator[None]:
     """Create many slots and occupy all but the last, so that each claim has to skip them."""
     more = settings.SLUICE.model_copy(update={"export_db_slots": MANY_SLOTS})
     Slot.objects.provide(count=MANY_SLOTS)
-    measurements = Slot.objects.filter(dataset=None, number__lt=MANY_SLOTS)
-    measurements.update(token=0, lease_until=timezone.now() + timedelta(days=1))
+    occupied = Slot.objects.filter(dataset=None, number__lt=MANY_SLOTS)
+    occupied.update(token=0, lease_until=timezone.now() + timedelta(days=1))
     with override_settings(SLUICE=more):
         yield
-    measurements.update(token=None, lease_until=None)
+    occupied.update(token=None, lease_until=None)
     Slot.objects.filter(dataset=None, number__gt=settings.SLUICE.export_db_slots).delete()
 
 

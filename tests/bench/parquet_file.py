@@ -24,11 +24,11 @@ from psycopg.conninfo import conninfo_to_dict
 
 from config.platform import storage
 from exports.core.planning import Shape
-from exports.models import Dataset
+from exports.models import Chunk, Dataset
 from exports.worker import execution
 from tests.bench import memory, site
 from tests.bench.alternation import Measurement, alternate
-from tests.bench.large_chunk import PAIR, TABLE
+from tests.bench.large_chunk import PAIR, make_table
 from tests.bench.report import Report
 
 PARQUET = Shape(format="parquet", compression="zstd")
@@ -41,8 +41,7 @@ SLING_BINARY = "lib/python3*/site-packages/sling_linux_amd64/bin/sling-linux-amd
 
 def run(report: Report, *, rounds: int, quick: bool) -> None:
     rows = 100_000 if quick else 2_000_000
-    for statement in TABLE.format(rows=rows).strip().removesuffix(";").split(";\n"):
-        site.in_source(statement)
+    make_table(rows)
     user = site.prepare(slots=1)
     dataset = site.make_dataset("bench", "bench.rows_for")
     peaks: dict[str, list[float]] = {}
@@ -185,8 +184,6 @@ def compare(names: list[str], report: Report, rows: int) -> None:
 
 
 def path_of(name: str) -> str:
-    from exports.models import Chunk
-
     return Chunk.objects.latest("id").path if name == OURS else key_of(name)
 
 

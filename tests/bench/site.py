@@ -2,9 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
@@ -85,7 +84,7 @@ def timed(dataset: Dataset, pairs: list[planning.Pair], user: User, *, reuse: st
 # ---- Processes ------------------------------------------------------------------------------------------------------
 
 
-def default_environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
+def default_environment(changes: Mapping[str, str] | None) -> dict[str, str]:
     """Return the environment variables of a Sluice process, with the default logs and metrics."""
     metrics = Path(os.environ["TMPDIR"]) / "metrics"
     metrics.mkdir(exist_ok=True)
@@ -173,15 +172,11 @@ def server_pids() -> dict[str, int]:
     The lowest of several matches is used, because a new child process still has the command line of its parent.
     """
     marks = {name: MARKS[name].format(port=port) for name, port in server_ports().items()}
-    return {name: min(pids_of(partial(contains, mark))) for name, mark in marks.items()}
+    return {name: min(pids_of(mark)) for name, mark in marks.items()}
 
 
-def contains(words: str, command: str) -> bool:
-    return words in command
-
-
-def pids_of(wanted: Callable[[str], bool]) -> list[int]:
-    """Return the IDs of processes whose command line matches."""
+def pids_of(words: str) -> list[int]:
+    """Return the IDs of processes whose command line contains these words."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -189,6 +184,6 @@ def pids_of(wanted: Callable[[str], bool]) -> list[int]:
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
                 continue
-            if wanted(command):
+            if words in command:
                 found.append(int(entry.name))
     return found

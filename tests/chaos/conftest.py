@@ -11,12 +11,16 @@ from django.db import connection
 
 from config.platform import storage
 from exports.models import Slot
+from rules.models import Rule
 from tests import servers
 from tests.broker import lose_messages
 from tests.chaos import invariants
+from tests.chaos.documents import scripted_rule
 from tests.chaos.site import SLOTS, Site
 from tests.chaos.source import FUNCTION
 from tests.chaos.watch import Monitor
+from tests.integration import openai_server
+from tests.integration.openai_server import ModelServer
 
 failed = pytest.StashKey[bool]()
 
@@ -69,6 +73,17 @@ def site(
         site.stop()
         watch.stop()
         connection.close()
+
+
+@pytest.fixture
+def rule(site: Site) -> Rule:
+    return scripted_rule(site)
+
+
+@pytest.fixture
+def models() -> Iterator[ModelServer]:
+    with openai_server.running() as running:
+        yield running
 
 
 def clean() -> None:

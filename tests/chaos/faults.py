@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-import psycopg
-
 from config.dev.stack import process_tree
 from config.dev.stack.process import Process
 from tests.broker import valkey
@@ -124,11 +122,7 @@ class FaultInjector:
         server.start()
 
     def end_sessions(self, _fault: Fault) -> None:
-        with psycopg.connect(self.site.servers.postgres.url("postgres"), autocommit=True) as connection:
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
-            )
+        self.site.end_sessions()
 
     def lose_commit(self, _fault: Fault) -> None:
         self.site.postgres.lose_reply_to("COMMIT")
@@ -163,8 +157,7 @@ class FaultInjector:
         self.site.object_proxy.faults.clear()
 
     def proxy(self, fault: Fault) -> Proxy:
-        proxies = (self.site.postgres, self.site.source_proxy, self.site.broker, self.site.storage)
-        return proxies[fault.pick % len(proxies)]
+        return self.site.proxies[fault.pick % len(self.site.proxies)]
 
 
 def answer_503(handler: faulty_s3.Handler, _body: bytes) -> None:

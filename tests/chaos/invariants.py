@@ -115,7 +115,7 @@ def check(site: Site, watch: Monitor) -> None:
 
 def settle_all(site: Site) -> None:
     """I5, I6: without faults and with running workers, all work ends."""
-    for proxy in (site.postgres, site.source_proxy, site.broker, site.storage):
+    for proxy in site.proxies:
         proxy.remove_faults()
     connection.close()  # this may be one of the connections that a test terminated
     if not any(worker.alive for worker in site.workers):

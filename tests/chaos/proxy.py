@@ -83,12 +83,12 @@ class Proxy:
         """Reset open connections once."""
         self.run(self.reset_all())
 
-    def lose_reply_to(self, text: str, *, times: int = 1) -> None:
-        """Forward the next `times` requests with this text, and reset their connections when the server replies.
+    def lose_reply_to(self, text: str) -> None:
+        """Forward the next request with this text, and reset its connection when the server replies.
 
         For a prepared statement, executions count, but its Parse message does not.
         """
-        self.text, self.times, self.lost = text.encode(), times, 0
+        self.text, self.times, self.lost = text.encode(), 1, 0
 
     def stall_request(self, pattern: str, *, times: int = 1) -> None:
         """Stall the next `times` requests that match the regular expression: their connections forward no bytes."""

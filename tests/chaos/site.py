@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
+import psycopg
 from django.db import OperationalError, connection
 from knox.models import AuthToken
 from psycopg.conninfo import make_conninfo
@@ -22,7 +23,7 @@ from config.dev.stack.orphan_watchdog import PROJECT
 from config.dev.stack.process import Process
 from config.dev.stack.servers import Servers
 from exports.core.states import JOB_ENDED
-from exports.models import Dataset, Job
+from exports.models import Dataset, Job, Webhook
 from tests import process_diagnostics
 from tests.chaos.points import FOLDER, Points
 from tests.chaos.proxy import Proxy
@@ -70,6 +71,7 @@ class Site:
         self.source_proxy = proxy_of(servers.postgres.url("source"))
         self.broker = proxy_of(servers.valkey.url())
         self.storage = proxy_of(servers.seaweedfs.url)
+        self.proxies = (self.postgres, self.source_proxy, self.broker, self.storage)
         self.object_proxy: faulty_s3.Proxy | None = None  # between workers and object storage, if a test uses one
         self.source = Source(servers.postgres.url("source"))
         self.workers: list[Process] = []
@@ -180,7 +182,7 @@ class Site:
         if self.web:
             self.web.kill()
         self.client.close()
-        for proxy in (self.postgres, self.source_proxy, self.broker, self.storage):
+        for proxy in self.proxies:
             proxy.close()
 
     def restart_broker_empty(self) -> None:
@@ -189,6 +191,16 @@ class Site:
         server.kill()
         shutil.rmtree(server.data / "appendonlydir", ignore_errors=True)
         server.start()
+
+    def end_sessions(self) -> int:
+        """Terminate all connections to Postgres, including that of the test. Return their number."""
+        with psycopg.connect(self.servers.postgres.url("postgres"), autocommit=True) as admin:
+            row = admin.execute(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+                " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            ).fetchone()
+        assert row
+        return int(row[0])
 
     # ---- Work -------------------------------------------------------------------------------------------------------
 
@@ -207,6 +219,12 @@ class Site:
         response = self.client.post("/exports", json={"dataset": "things", "filters": filters, **changes})
         assert response.status_code == 202, response.text
         return Job.objects.get(pk=response.json()["jobId"])
+
+    def subscribe(self, url: str) -> Webhook:
+        """Subscribe a URL to successful exports over HTTP."""
+        response = self.client.post("/exports/webhooks", json={"url": url, "events": ["export.succeeded"]})
+        assert response.status_code == 201, response.text
+        return Webhook.objects.get(pk=response.json()["id"])
 
     def settle(self, *jobs: Job, limit: float = 60) -> None:
         """Wait until all jobs have ended."""

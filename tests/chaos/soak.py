@@ -157,7 +157,7 @@ def inject_all(injector: FaultInjector, faults: list[Fault], record: Record) -> 
 
 
 def remove_faults(site: Site) -> None:
-    for proxy in (site.postgres, site.source_proxy, site.broker, site.storage):
+    for proxy in site.proxies:
         proxy.remove_faults()
     for process in (*site.workers, *site.beats):
         if not process.alive:

@@ -44,9 +44,7 @@ def test_each_lost_wake_up_message_costs_a_job_one_reaper_interval(site: Site) -
     site.start_web(CELERY_BROKER_WRITE_URL=unread)
     with receiver() as receiving:
         site.receivers.append(receiving)
-        site.client.post(
-            "/exports/webhooks", json={"url": receiving.url, "events": ["export.succeeded"]}
-        ).raise_for_status()
+        site.subscribe(receiving.url)
         site.settle(site.submit("WARM"))  # so that all processes have started
         wait_until(lambda: len(receiving.ids) == 1)
         job = site.submit("A", "B", days=2)
@@ -201,9 +199,7 @@ def test_tripled_and_reordered_messages_change_nothing(site: Site) -> None:
     site.start_web()
     with receiver() as receiving, repeating_messages(site, read) as repeater:
         site.receivers.append(receiving)
-        site.client.post(
-            "/exports/webhooks", json={"url": receiving.url, "events": ["export.succeeded"]}
-        ).raise_for_status()
+        site.subscribe(receiving.url)
         jobs = [site.submit("A", days=5), site.submit("B", "C", days=4)]
         site.settle(*jobs)
         wait_until(lambda: len(receiving.ids) == 2)

@@ -15,17 +15,12 @@ from etl.core.states import Stage
 from etl.models import Task
 from etl.pipeline import actions
 from rules.models import Rule
-from tests.chaos.documents import ALL, BOTH_QUEUES, code_of, ocr_calls, runstate_of, scripted_rule, settle, submit
+from tests.chaos.documents import ALL, BOTH_QUEUES, code_of, ocr_calls, runstate_of, settle, submit
 from tests.chaos.site import QUEUES, Site
 from tests.integration.etl_factories import make_row, make_rule
 from tests.waiting import let_pass
 
 RACES = 200
-
-
-@pytest.fixture
-def rule(site: Site) -> Rule:
-    return scripted_rule(site)
 
 
 @pytest.mark.timeout(180)

@@ -114,8 +114,7 @@ def test_undelivered_events_survive_every_sweep(site: Site) -> None:
     site.start_web()
     with receiver() as receiving:
         site.receivers.append(receiving)
-        webhook = {"url": receiving.url, "events": ["export.succeeded"]}
-        site.client.post("/exports/webhooks", json=webhook).raise_for_status()
+        site.subscribe(receiving.url)
         job, other = site.submit("A"), site.submit("B")
         site.settle(job, other)
         Event.objects.filter(job=other).update(told_at=Now())

@@ -15,7 +15,6 @@ from threading import Event as Flag
 from threading import Thread
 
 import httpx2
-import psycopg
 import pytest
 from django.db import connection, transaction
 
@@ -111,18 +110,6 @@ def test_it_survives_an_immediate_database_restart(site: Site) -> None:
     assert set(client.responses) == {SUCCESS, UNAVAILABLE}
 
 
-def terminate_connections(site: Site) -> int:
-    """Terminate all connections, including that of the test. Return their number."""
-    with psycopg.connect(site.servers.postgres.url("postgres"), autocommit=True) as admin:
-        row = admin.execute(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-            " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
-        ).fetchone()
-    connection.close()
-    assert row
-    return int(row[0])
-
-
 def test_terminated_database_connections_are_reopened(site: Site) -> None:
     """8: all connections of web, workers, and source calls, three times."""
     site.source.behave("SLOW", pause=0.5)
@@ -134,7 +121,8 @@ def test_terminated_database_connections_are_reopened(site: Site) -> None:
         for _ in range(3):
             before = done(job)
             wait_until(partial(has_done, job, before + 1))
-            assert terminate_connections(site) >= 3
+            assert site.end_sessions() >= 3
+            connection.close()
         site.settle(job)
         successes = client.responses[SUCCESS]
         wait_until(lambda: client.responses[SUCCESS] > successes)
@@ -181,9 +169,7 @@ def test_a_receipt_with_a_lost_commit_reply_is_issued_once(site: Site) -> None:
     site.points.arm("receipt inserted", "wait")
     with receiver() as receiving:
         site.receivers.append(receiving)
-        site.client.post(
-            "/exports/webhooks", json={"url": receiving.url, "events": ["export.succeeded"]}
-        ).raise_for_status()
+        site.subscribe(receiving.url)
         job = site.submit("A", "B")
         wait_until(lambda: not site.points.armed("receipt inserted"))
         site.postgres.lose_reply_to("COMMIT")

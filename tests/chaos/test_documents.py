@@ -47,11 +47,6 @@ from tests.waiting import let_pass, wait_until
 RECOVERY_SECONDS, TOLERANCE = LEASE_SECONDS + REAPER_SECONDS, 10
 
 
-@pytest.fixture
-def rule(site: Site) -> Rule:
-    return scripted_rule(site)
-
-
 # ---- Worker crashes -------------------------------------------------------------------------------------------------
 STEPS = {
     # The number of calls of the provider and the processor, and the counted attempts of both stages.
@@ -205,12 +200,6 @@ LINES = {
 }
 PIECES = 8
 LONG = "\f".join(f"SKU-{page} costs {page}.50 EUR\n\n" + f"Words of page {page}. " * 9 for page in range(1, PIECES + 1))
-
-
-@pytest.fixture
-def models() -> Iterator[ModelServer]:
-    with openai_server.running() as running:
-        yield running
 
 
 def extraction(models: ModelServer) -> dict[str, object]:

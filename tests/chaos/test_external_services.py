@@ -162,12 +162,6 @@ def duration_of(task: Task) -> float:
 
 
 # ---- The model ------------------------------------------------------------------------------------------------------
-@pytest.fixture
-def models() -> Iterator[ModelServer]:
-    with openai_server.running() as running:
-        yield running
-
-
 GOOD = {"number": "INV-2024-17", "total": 1234.5}
 MODEL_FAULTS: dict[str, tuple[Said, str]] = {
     "prose": (text_reply("I am sorry, here is a poem about invoices instead."), "schema_validation"),

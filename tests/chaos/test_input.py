@@ -74,8 +74,7 @@ def request_values(site: Site, receiving: Receiver) -> dict[str, list[Any]]:
     site.dataset("flights")  # as in the schema's examples
     site.source.behave("EWR", error=True)
     done, failed = site.submit("JFK"), site.submit("EWR")
-    webhook = {"url": receiving.url, "events": ["export.succeeded"]}
-    hook = site.client.post("/exports/webhooks", json=webhook).json()["id"]
+    hook = str(site.subscribe(receiving.url).pk)
     delivery = site.client.post(f"/exports/webhooks/{hook}/test").json()["id"]
     mine = make_rule(site.owner, mode="llm", name="mine")
     systems = make_rule(None, name="the system's", slug="a-system-rule")

@@ -5,19 +5,13 @@ import time
 from config.platform import storage
 from exports.models import Chunk, Job
 from tests.chaos.documents import ALL, attempts, ocr_calls, scripted_rule, settle, status, submit
+from tests.chaos.faults import answer_503
 from tests.chaos.site import Site
 from tests.chaos.test_workers import TWO_PARTS
 from tests.integration import faulty_s3
-from tests.integration.faulty_s3 import Handler
 from tests.waiting import let_pass, wait_until
 
 DONE = ("done", "", 1)
-
-
-def answer_503(handler: Handler, _body: bytes) -> None:
-    handler.answer(503, [], b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Later.</Message></Error>")
-
-
 # By key, the requests that fail: method, suffix of the path, fault, and count; and whether the source is called again.
 # One failure is retried immediately. After two, the chunk waits until the storage accepts writes, and no attempt is
 # counted.

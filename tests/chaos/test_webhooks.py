@@ -80,12 +80,6 @@ def private_listener(port: int = 0) -> Iterator[PrivateListener]:
         listener.close()
 
 
-def subscribe(site: Site, url: str) -> Webhook:
-    response = site.client.post("/exports/webhooks", json={"url": url, "events": ["export.succeeded"]})
-    assert response.status_code == 201, response.text
-    return Webhook.objects.get(pk=response.json()["id"])
-
-
 def delivery_to(webhook: Webhook) -> Delivery:
     return Delivery.objects.get(webhook=webhook)
 
@@ -122,7 +116,7 @@ def test_no_slow_or_broken_endpoint_delays_the_others(site: Site, stopped: threa
         redirect_loop.replies = [answer(307, Location=redirect_loop.url)]
         site.receivers += [silent, trickling, failing, gone, redirect_to_private, redirect_loop, healthy]
         site.start_web(**ALLOWED)
-        hooks = {each.url: subscribe(site, each.url) for each in site.receivers}
+        hooks = {each.url: site.subscribe(each.url) for each in site.receivers}
         site.start_worker(children=3, **ALLOWED)
         site.start_beat(**ALLOWED)
         job = site.submit("JFK")
@@ -158,7 +152,7 @@ def test_a_delivery_is_retried_on_schedule_until_its_attempts_are_exhausted(site
     with receiver(answer(500)) as endpoint:
         site.receivers.append(endpoint)
         site.start_web(**ALLOWED)
-        hook = subscribe(site, endpoint.url)
+        hook = site.subscribe(endpoint.url)
         site.start_worker(**ALLOWED)
         site.start_beat(**ALLOWED)
         site.settle(site.submit("JFK"))
@@ -214,9 +208,9 @@ def test_dns_rebinding_never_reaches_private_addresses(site: Site, names: Names)
         with private_listener(port) as inside:
             site.start_web(**named)
             names.set_responses(name, "127.0.0.1")
-            hook = subscribe(site, url_of(name, port))
+            hook = site.subscribe(url_of(name, port))
             names.set_responses("public.example", PUBLIC)
-            public = subscribe(site, url_of("public.example", port).replace("http:", "https:"))
+            public = site.subscribe(url_of("public.example", port).replace("http:", "https:"))
             site.start_worker(**named)
             site.start_beat(**named)
             assert ping(site, hook) == "204"

@@ -11,12 +11,12 @@ import jsonschema
 import orjson
 import pytest
 import yaml
-from django.urls import URLPattern, URLResolver, get_resolver
 from drf_spectacular.validation import validate_schema
 
 from config.settings import BASE_DIR
 from exports.urls import WEBHOOK_PATHS
 from tests.integration.test_schema import check, formats, resolved
+from tests.security.routes import ROUTES
 
 DOCUMENT: Path = BASE_DIR / "docs" / "openapi.yaml"
 METHODS = {"get", "put", "post", "delete", "patch"}
@@ -26,7 +26,6 @@ EXCEPTIONS = {
     "app": "it redirects to a page",
     "api/docs": "it is a page that shows the document",
 }
-PAGES = ("", "app/", "admin/")
 
 
 @cache
@@ -244,23 +243,10 @@ def resolves(expression: str, operation: dict[str, Any], response: dict[str, Any
 def test_every_api_route_is_documented_or_a_known_exception() -> None:
     """`tests/integration/test_schema.py` compares the methods of the routes."""
     documented = {re.sub(r"{[^}]*}", "{}", path.strip("/")) for path in document()["paths"]}
-    served = {re.sub(r"<[^>]*>", "{}", route) for route in routes(get_resolver()) if not is_page(route)}
+    served = {re.sub(r"<[^>]*>", "{}", route.path) for route in ROUTES if route.path and not route.is_page}
     served = {route for route in served if not route.startswith(WEBHOOK_PATHS[1:])}  # of the same resource
     assert served - documented == set(EXCEPTIONS)
     assert documented <= served
-
-
-def routes(resolver: URLResolver, prefix: str = "") -> Iterator[str]:
-    for entry in resolver.url_patterns:
-        route = f"{prefix}{entry.pattern}"
-        if isinstance(entry, URLPattern):
-            yield route
-        else:
-            yield from routes(entry, route)
-
-
-def is_page(route: str) -> bool:
-    return route == "" or route.startswith(PAGES[1:])
 
 
 def test_formats_are_checked() -> None:

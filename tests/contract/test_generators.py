@@ -93,38 +93,18 @@ if ALL:  # so that `make test-all` does not require Java and Go
     def test_a_client_for_python_has_correct_types_and_works(folder: Path, variables: dict[str, str]) -> None:
         run(folder, *OPENAPI_GENERATOR, "python", "--output", "generated")
         (folder / "openapi_client").symlink_to(folder / "generated" / "openapi_client")
-        run(
-            folder,
-            sys.executable,
-            "-m",
-            "mypy",
-            "--config-file=",
-            "--disable-error-code=import-untyped",
-            "openapi_generator.py",
-        )
+        options = ("--config-file=", "--disable-error-code=import-untyped")
+        run(folder, sys.executable, "-m", "mypy", *options, "openapi_generator.py")
         assert run(folder, sys.executable, "openapi_generator.py", **variables) == "done\n"
 
     def test_a_client_for_go_compiles_and_works(folder: Path, variables: dict[str, str]) -> None:
-        go = VENV / "go"
-        run(
-            folder,
-            *OPENAPI_GENERATOR,
-            "go",
-            "--output",
-            "generated",
-            "--additional-properties=withGoMod=false,enumClassPrefix=true",
-        )
+        go, properties = VENV / "go", "--additional-properties=withGoMod=false,enumClassPrefix=true"
+        run(folder, *OPENAPI_GENERATOR, "go", "--output", "generated", properties)
         run(folder, go, "mod", "init", "sluice")
         if GO_VALIDATOR.exists():
             (GO_VALIDATOR / "go.mod").write_text("module gopkg.in/validator.v2\n")
-            run(
-                folder,
-                go,
-                "mod",
-                "edit",
-                "-require=gopkg.in/validator.v2@v2.0.1",
-                f"-replace=gopkg.in/validator.v2={GO_VALIDATOR}",
-            )
+            replacement = f"-replace=gopkg.in/validator.v2={GO_VALIDATOR}"
+            run(folder, go, "mod", "edit", "-require=gopkg.in/validator.v2@v2.0.1", replacement)
         else:
             run(folder, go, "get", "gopkg.in/validator.v2@v2.0.1")
         run(folder, go, "build", "-o", "program", "main.go")

@@ -17,6 +17,7 @@ from tests.integration.schedules import make_schedule
 from tests.integration.test_schema import EXAMPLES
 
 WRITES = ("POST", "PUT", "PATCH")
+# Operations with one response format, regardless of Accept.
 FIXED_FORMAT = {
     "livez",
     "readyz",
@@ -30,7 +31,7 @@ FIXED_FORMAT = {
     "getLayout",
     "getPageImage",
     "getBatchResults",
-}  # operations with one response format, regardless of Accept
+}
 
 
 def requests(**known: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:

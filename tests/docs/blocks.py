@@ -48,15 +48,12 @@ def pages() -> list[Path]:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    return list(read(page))
-
-
-def read(page: Path) -> Iterator[Block]:
-    before = None
-    for token in MarkdownIt("commonmark").parse(page.read_text()):
-        if token.type == "fence":
-            yield block_of(page, token, before)
-        before = token
+    tokens = MarkdownIt("commonmark").parse(page.read_text())
+    return [
+        block_of(page, token, before)
+        for before, token in zip([None, *tokens], tokens, strict=False)
+        if token.type == "fence"
+    ]
 
 
 def block_of(page: Path, token: Token, before: Token | None) -> Block:

@@ -44,7 +44,7 @@ def bad() -> dict[str, dict[str, str]]:
     return {
         "another secret": headers(OTHER),
         "another body": headers(SECRET, body=BODY.replace("succeeded", "failed")),
-        "another id": {**headers(SECRET), "webhook-id": "two"},
+        "another id": {**genuine, "webhook-id": "two"},
         "yesterday": headers(SECRET, at=datetime.now(UTC) - timedelta(days=1)),
         "tomorrow": headers(SECRET, at=datetime.now(UTC) + timedelta(days=1)),
         "an invalid time": {**genuine, "webhook-timestamp": "soon"},

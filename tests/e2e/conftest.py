@@ -1,14 +1,16 @@
 """Sluice processes on the test database: real prefork workers and a real beat."""
 
+import os
+import signal
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from config.dev.stack import processes
+from config.dev.stack import process_tree, processes
 from config.dev.stack.process import Process
 from config.dev.stack.processes import Web
 from tests import process_diagnostics
@@ -90,3 +92,16 @@ def own_web(workers: Workers, tmp_path: Path) -> Iterator[Web]:
 def serving_alone(root: Path, **changes: str) -> AbstractContextManager[Web]:
     """Start a web process with its own metrics."""
     return serving(root, variables(root, **SHORT_LEASES, PROMETHEUS_MULTIPROC_DIR=str(root / "metrics"), **changes))
+
+
+@contextmanager
+def suspended(process: Process) -> Iterator[None]:
+    """Suspend a process and its children."""
+    pids = process_tree.members(process.pid)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)

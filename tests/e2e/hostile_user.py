@@ -96,7 +96,8 @@ def send(port: int, attack: Attack, headers: dict[str, str]) -> int:
             attack.method, attack.path, body, {**headers, "Content-Type": attack.content_type}, encode_chunked=True
         )
         response = connection.getresponse()
-        response.read(1_000_000) if response.headers.get_content_type() != "text/event-stream" else None
+        if response.headers.get_content_type() != "text/event-stream":
+            response.read(1_000_000)
         return response.status
     finally:
         connection.close()

@@ -6,10 +6,7 @@ The provider and the processor are fakes that follow instructions in the documen
 
 import json
 import os
-import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +14,7 @@ import pytest
 from django.conf import LazySettings, settings
 from django.contrib.auth.models import User
 
-from config.dev.stack import process_tree
 from config.dev.stack.kept_settings import KeptSettings
-from config.dev.stack.process import Process
 from config.dev.stack.valkey import Valkey
 from config.platform import storage
 from etl import runstate
@@ -30,11 +25,11 @@ from etl.pipeline import actions, artifacts, dispatch
 from rules.models import Rule
 from tests import scripted_stages
 from tests.broker import broker_at, valkey
-from tests.e2e.conftest import LEASE_SECONDS, REAPER_SECONDS, Workers
+from tests.chaos.documents import BOTH_QUEUES, attempts, ocr_calls, post_calls, status
+from tests.e2e.conftest import LEASE_SECONDS, REAPER_SECONDS, Workers, suspended
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.waiting import wait_until
 
-BOTH_QUEUES = "etl-ocr,etl-postprocess"
 ALL = f"{BOTH_QUEUES},maintenance"
 
 
@@ -54,25 +49,8 @@ def rule(alice: User) -> Rule:
     return make_rule(alice, mode="llm", name=f"rule-{os.urandom(4).hex()}")
 
 
-def status(task: Task) -> str:
-    return Task.objects.values_list("status", flat=True).get(pk=task.pk)
-
-
 def completed(*tasks: Task) -> bool:
     return all(status(task) == "completed" for task in tasks)
-
-
-def ocr_calls(task: Task) -> int:
-    return len(scripted_stages.calls(f"ocr-{task.pk}"))
-
-
-def post_calls(rule: Rule) -> int:
-    return len(scripted_stages.calls(f"post-{rule.name}"))
-
-
-def attempts(task: Task) -> tuple[int, int]:
-    metadata = Task.objects.values_list("metadata", flat=True).get(pk=task.pk)
-    return metadata["attempts"]["ocr"], metadata["attempts"]["postprocess"]
 
 
 def documents() -> list[Path]:
@@ -194,7 +172,7 @@ def test_a_suspended_worker_is_fenced_off_from_its_document(alice: User, rule: R
     sleeper = workers.start("etl-postprocess", concurrency=1)
     task = make_task(alice, "post:once:until go\npost:spend 5", rule=rule)
     wait_until(lambda: post_calls(rule))
-    with stopped(sleeper):
+    with suspended(sleeper):
         workers.start("etl-postprocess", concurrency=1)
         wait_until(lambda: completed(task))
         before = Task.objects.values().get(pk=task.pk), runstate.read(task.pk)
@@ -205,18 +183,6 @@ def test_a_suspended_worker_is_fenced_off_from_its_document(alice: User, rule: R
     assert (Task.objects.values().get(pk=task.pk), runstate.read(task.pk)) == before
     assert storage.head(artifacts.output_key(task)) == output
     assert (ocr_calls(task), post_calls(rule)) == (1, 2)
-
-
-@contextmanager
-def stopped(process: Process) -> Iterator[None]:
-    pids = process_tree.members(process.pid)
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.slow

@@ -65,14 +65,17 @@ class RawClient:
 
     def send_headers_only(self, size: int) -> tuple[int, Any]:
         """Send the headers only, and read the response."""
-        self.connection.putrequest("POST", SUBMIT)
-        for name, value in (self.headers | TYPE | {"Content-Length": str(size)}).items():
-            self.connection.putheader(name, value)
+        self.put_headers(size)
         try:
             self.connection.endheaders()
             return self.read_response()
         finally:
             self.connection.close()
+
+    def put_headers(self, size: int) -> None:
+        self.connection.putrequest("POST", SUBMIT)
+        for name, value in (self.headers | TYPE | {"Content-Length": str(size)}).items():
+            self.connection.putheader(name, value)
 
     def read_response(self) -> tuple[int, Any]:
         response = self.connection.getresponse()
@@ -128,9 +131,7 @@ def test_only_file_fields_may_be_large(raw_client: RawClient) -> None:
 
 
 def test_a_truncated_body_creates_nothing(web: Web, raw_client: RawClient) -> None:
-    raw_client.connection.putrequest("POST", SUBMIT)
-    for name, value in (raw_client.headers | TYPE | {"Content-Length": "5000"}).items():
-        raw_client.connection.putheader(name, value)
+    raw_client.put_headers(5_000)
     raw_client.connection.endheaders(form(b"x")[:50])
     raw_client.connection.close()
     assert raw_client.send(form(b"Hello."))[0] == 202

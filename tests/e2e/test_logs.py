@@ -23,9 +23,9 @@ from config.celery import app
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process
 from config.dev.stack.processes import Web
-from exports.core.states import JOB_ACTIVE
 from exports.models import Chunk, Dataset, Delivery, File, Job, Receipt, Tick
 from tests.e2e.conftest import Workers
+from tests.e2e.test_metrics import ended
 from tests.integration.receiver import Receiver, answer, receiver
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.serving import serving
@@ -97,10 +97,6 @@ class Client:
         assert status == 202, accepted
         assert headers["X-Request-ID"]
         return f"/exports/{accepted['jobId']}"
-
-
-def running() -> bool:
-    return Job.objects.filter(status__in=JOB_ACTIVE).exists()
 
 
 @pytest.fixture
@@ -228,9 +224,9 @@ def run(client: Client, workers: Workers, hooks: Receiver) -> None:
     job = client.submit(items=[item, {**item, "key": "PEARL-TOO"}])
     client.submit(filters={"keys": ["PEARL-A", "PEARL-B"], "dateFrom": "2072-05-06", "dateTo": "2072-05-08"})
     client.submit(items=[{**item, "key": key} for key in FAILING])
-    wait_until(lambda: not running())
+    wait_until(ended)
     client.submit(items=[item, {**item, "key": "PEARL-NEW"}], delivery="manifest")
-    wait_until(lambda: not running())
+    wait_until(ended)
     assert [*Job.objects.values_list("status", flat=True).order_by("status")] == [
         "cancelled", "failed", "success", "success", "success"
     ]  # fmt: skip
@@ -238,7 +234,7 @@ def run(client: Client, workers: Workers, hooks: Receiver) -> None:
     send_invalid_requests(client)
     for path in (job, f"{job}/chunks", f"{job}/events", "/exports", "/exports/limits", "/exports/datasets"):
         assert client.request("GET", path)[0] == 200
-    wait_until(lambda: not running() and not Delivery.objects.filter(status="pending").exists())
+    wait_until(lambda: ended() and not Delivery.objects.filter(status="pending").exists())
     for task in ("sweep", "purge"):
         app.send_task(f"exports.{task}")
         wait_until(Tick.objects.filter(name=task).exists)

@@ -45,6 +45,24 @@ def message(
     }  # fmt: skip
 
 
+@pytest.fixture
+def metrics_folder(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which the workers of the test count."""
+    folder = workers.root / "metrics"
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder))
+    return folder
+
+
+def counters_in(folder: Path) -> CollectorRegistry:
+    counters = CollectorRegistry()
+    MultiProcessCollector(counters, str(folder))  # type: ignore[no-untyped-call]
+    return counters
+
+
+def dropped_messages(workers: Workers) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in workers.logs().splitlines() if '"message_dropped"' in line]
+
+
 def export(api: APIClient) -> bool:
     """Run an export through the worker's queues."""
     body = {"dataset": "things", "filters": {"keys": ["A"], "dateFrom": "2024-01-01", "dateTo": "2024-01-01"}}
@@ -69,7 +87,7 @@ def test_an_invalid_message_is_dropped(
     dataset: Dataset,
     api: APIClient,
     workers: Workers,
-    monkeypatch: pytest.MonkeyPatch,
+    metrics_folder: Path,
     *,
     content_type: str,
     body: bytes,
@@ -78,8 +96,6 @@ def test_an_invalid_message_is_dropped(
     """Otherwise, each worker that received it would exit, and it would be redelivered to the next. An exception is
     logged and counted.
     """
-    folder = workers.root / "metrics"
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder))
     worker = workers.start(concurrency=1)
     for queue in ("exports", "maintenance"):
         send(queue, body=body, content_type=content_type, **headers)
@@ -89,12 +105,11 @@ def test_an_invalid_message_is_dropped(
     assert "anything" not in workers.logs()
 
     reason = "content" if content_type == "application/json" else "content_type"
-    lines = [json.loads(line) for line in workers.logs().splitlines() if '"message_dropped"' in line]
+    lines = dropped_messages(workers)
     assert [line["reason"] for line in lines] == [reason] * 2
     raised = [line for line in lines if line.get("error") and "worker_consumer.py" in str(line.get("exception"))]
     assert len(raised) == (2 if reason == "content" else 0)
-    counters = CollectorRegistry()
-    MultiProcessCollector(counters, str(folder))  # type: ignore[no-untyped-call]
+    counters = counters_in(metrics_folder)
     assert counters.get_sample_value("sluice_messages_dropped_total", {"reason": reason}) == 2
     assert (counters.get_sample_value("sluice_caught_errors_total", {"place": "message"}) or 0) == len(raised)
 
@@ -102,11 +117,9 @@ def test_an_invalid_message_is_dropped(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["garbage", "number", "codec", "no tag", "bomb", "unacknowledged"])
 def test_a_message_that_cannot_be_decoded_is_dropped(
-    dataset: Dataset, api: APIClient, workers: Workers, monkeypatch: pytest.MonkeyPatch, kind: str
+    dataset: Dataset, api: APIClient, workers: Workers, metrics_folder: Path, kind: str
 ) -> None:
     """Otherwise, it would end the worker, and 758 compressed bytes would take 1.8 GB."""
-    folder = workers.root / "metrics"
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder))
     put_undecodable(kind)
     worker = workers.start(concurrency=1)
     assert export(api)
@@ -118,13 +131,12 @@ def test_a_message_that_cannot_be_decoded_is_dropped(
     assert peak
     assert int(peak[1]) < 512 * 1024, f"{int(peak[1]) // 1024} MiB"
 
-    lines = [json.loads(line) for line in workers.logs().splitlines() if '"message_dropped"' in line]
+    lines = dropped_messages(workers)
     assert lines
     assert {line["reason"] for line in lines} == {"undecodable"}
     assert all(line["error"] for line in lines)
     assert SECRET not in workers.logs()
-    counters = CollectorRegistry()
-    MultiProcessCollector(counters, str(folder))  # type: ignore[no-untyped-call]
+    counters = counters_in(metrics_folder)
     for metric, labels in (
         ("sluice_messages_dropped_total", {"reason": "undecodable"}),
         ("sluice_caught_errors_total", {"place": "message"}),

@@ -17,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.processes import Web
-from exports.core.states import JOB_ACTIVE
 from exports.models import Chunk, Dataset, Job
 from tests.e2e.conftest import Workers
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
@@ -98,7 +97,7 @@ def nonzero(numbers: dict[str, float]) -> dict[str, float]:
 
 
 def ended() -> bool:
-    return not Job.objects.filter(status__in=JOB_ACTIVE).exists()
+    return not Job.objects.active().exists()
 
 
 def items(*keys: str) -> list[dict[str, str]]:

@@ -113,16 +113,20 @@ def exporter(owner: psycopg.Connection, primary: Postgres) -> Callable[..., str]
     """Create the role of docs/source-database.md with this connection limit, and return its URL."""
 
     def make(*, limit: int) -> str:
-        text = (PROJECT / "docs" / "source-database.md").read_text()
-        block = re.search(r"```sql\n(.*?)```", text, flags=re.DOTALL)
-        assert block
         if owner.execute("SELECT 1 FROM pg_roles WHERE rolname = 'exporter'").fetchone():
             owner.execute("DROP OWNED BY exporter; DROP ROLE exporter")
-        statements = block[1].replace("warehouse", "source").replace("CONNECTION LIMIT 12", f"CONNECTION LIMIT {limit}")
-        owner.execute(statements)
+        owner.execute(documented_role().replace("CONNECTION LIMIT 12", f"CONNECTION LIMIT {limit}"))
         return f"postgresql://exporter:change-me@{LOOPBACK}:{primary.port}/source"
 
     return make
+
+
+def documented_role() -> str:
+    """Return the statements of docs/source-database.md that create the role, for the database of the tests."""
+    text = (PROJECT / "docs" / "source-database.md").read_text()
+    block = re.search(r"```sql\n(.*?)```", text, flags=re.DOTALL)
+    assert block
+    return block[1].replace("warehouse", "source")
 
 
 @pytest.fixture

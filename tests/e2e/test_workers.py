@@ -3,8 +3,6 @@
 import hashlib
 import io
 import json
-import os
-import signal
 import subprocess
 import sys
 
@@ -14,12 +12,12 @@ from django.contrib.auth.models import User
 from pyarrow import parquet
 from rest_framework.test import APIClient
 
-from config.dev.stack import process_tree
 from config.platform import storage
 from exports.core.planning import Shape
 from exports.models import Chunk, Dataset, Job, Receipt, Slot
 from tests.broker import lose_messages
-from tests.e2e.conftest import Workers
+from tests.e2e.conftest import Workers, suspended
+from tests.e2e.test_source import maximum_while, succeeded
 from tests.integration.factories import make_job
 from tests.integration.test_execution import content, empty_bucket  # noqa: F401 - a fixture
 from tests.waiting import wait_until
@@ -68,11 +66,6 @@ def live_calls(source_db: psycopg.Connection) -> int:
     """).fetchone()
     assert row
     return int(row[0])
-
-
-def succeeded(job: Job) -> bool:
-    job.refresh_from_db()
-    return job.status == "success"
 
 
 def test_a_job_runs_to_its_receipt(dataset: Dataset, api: APIClient, workers: Workers) -> None:
@@ -150,18 +143,12 @@ def test_a_suspended_worker_is_fenced_off_from_its_chunk(
     sleeper = workers.start("exports", concurrency=1)
     job = make_job(slow, alice, 1)
     wait_until(lambda: is_calling(source_db))
-    stopped = process_tree.members(sleeper.pid)
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
-    try:
+    with suspended(sleeper):
         wait_until(lambda: not is_calling(source_db))  # the reaper has terminated its call
         source_db.execute(SLOW.format(seconds=0))
         workers.start("exports", concurrency=1)
         wait_until(lambda: succeeded(job))
         before, chunk = storage.head(PATH), Chunk.objects.values().get()
-    finally:
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
     wait_until(lambda: "lease_lost" in sleeper.log.read_text())
 
     assert storage.head(PATH) == before
@@ -213,15 +200,7 @@ def test_concurrent_calls_never_exceed_the_slots(
     source_db.execute(SLOW.replace("150000", "10").replace("300000", "20").format(seconds=0.2))
     workers.start(concurrency=6)
     job = make_job(dataset, alice, 20)
-    maximum = 0
-
-    def watch() -> bool:
-        nonlocal maximum
-        maximum = max(maximum, live_calls(source_db))
-        return succeeded(job)
-
-    wait_until(watch)
-    assert maximum == 2
+    assert maximum_while(lambda: succeeded(job), lambda: live_calls(source_db)) == 2
 
 
 @pytest.mark.slow

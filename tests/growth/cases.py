@@ -153,7 +153,6 @@ def request_cases(rows: Rows) -> dict[str, Case]:
         allow_degraded=True,
     )  # fmt: skip
     caller = submission.Caller(user_id=rows.alice.pk, idempotency=Idempotency(key="new", fingerprint="x"))
-
     theirs = Task(pk=1, user_id=rows.alice.pk)
 
     def get_file() -> None:

@@ -34,11 +34,10 @@ collect_statistics_interval = 1000
 raft.wal_max_size_bytes = 8000000
 disk_free_limit.absolute = 50MB
 vm_memory_high_watermark.absolute = 512MB
-{more}
 """
 ADVANCED = """\
-[{{kernel, [{{inet_dist_use_interface, {{127,0,0,1}}}}]}},
- {{rabbit, [{{channel_tick_interval, {tick}}}]}}].
+[{kernel, [{inet_dist_use_interface, {127,0,0,1}}]},
+ {rabbit, [{channel_tick_interval, 1000}]}].
 """
 # The package's `erl`, for any location of the package.
 ERL = """\
@@ -49,14 +48,13 @@ exec "$BINDIR/erlexec" "$@"
 
 
 class RabbitMQ(LocalServer):
-    """A RabbitMQ node. `more`: additional lines of rabbitmq.conf. Data survive `stop`, `kill`, and `start`."""
+    """A RabbitMQ node. Data survive `stop`, `kill`, and `start`."""
 
     name: ClassVar[str] = "rabbitmq"
     port_count: ClassVar[int] = 3
 
-    def __init__(self, root: Path, kept: KeptSettings, *, more: str = "") -> None:
+    def __init__(self, root: Path, kept: KeptSettings) -> None:
         super().__init__(root, kept, durable=False)
-        self.more = more
         self.epmd: Process | None = None
 
     @property
@@ -70,11 +68,9 @@ class RabbitMQ(LocalServer):
     def prepare(self) -> None:
         for folder in (self.data, self.data / "bin"):
             folder.mkdir(mode=0o700, exist_ok=True)
-        text = CONFIGURATION.format(
-            host=LOOPBACK, port=self.port, user=USER, password=self.kept.secret(self.name), more=self.more
-        )
+        text = CONFIGURATION.format(host=LOOPBACK, port=self.port, user=USER, password=self.kept.secret(self.name))
         write_private(self.data / "rabbitmq.conf", text)
-        write_private(self.data / "advanced.config", ADVANCED.format(tick=1000))
+        write_private(self.data / "advanced.config", ADVANCED)
         write_private(self.data / "enabled_plugins", "[].\n")
         root = erlang()
         (runtime,) = root.glob("erts-*")
@@ -187,11 +183,7 @@ def running(root: Path) -> Iterator[RabbitMQ]:
 def scripts() -> Path:
     """Return the folder of the scripts that run as any user, unlike those on PATH."""
     home = Path(debian.program("rabbitmq-server")).resolve().parent.parent
-    return next(iter(versions(home))) / "sbin"
-
-
-def versions(home: Path) -> Iterator[Path]:
-    yield from sorted(home.glob("lib/rabbitmq_server-*"))
+    return min(home.glob("lib/rabbitmq_server-*")) / "sbin"
 
 
 def erlang() -> Path:

@@ -11,9 +11,9 @@ from config.dev.stack import processes
 from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.orphan_watchdog import PROJECT
 from config.dev.stack.process import Process
-from tests.chaos.site import Site
+from tests.chaos.documents import BOTH_QUEUES
+from tests.chaos.site import QUEUES, Site
 
-EXPORTS = "exports,bundles,webhooks,maintenance"
 PARTS = ("config", "etl", "exports", "rules", "templates", "tests")
 # The latest migration.
 LATEST_MIGRATION = max(path.stem for path in (PROJECT / "exports" / "migrations").glob("0*.py"))
@@ -99,8 +99,8 @@ class Release:
 
     def start(self, *, workers: int = 2) -> None:
         """Start all processes, and return when they are ready."""
-        exports = dict.fromkeys((f"exports{number}" for number in range(workers)), EXPORTS)
-        self.start_with(**exports, documents="etl-ocr,etl-postprocess")
+        exports = dict.fromkeys((f"exports{number}" for number in range(workers)), QUEUES)
+        self.start_with(**exports, documents=BOTH_QUEUES)
 
     def start_with(self, **workers: str) -> None:
         """Start web, beat, and workers, by their names and queues, and return when they are ready."""

@@ -116,9 +116,8 @@ def test_valkey_reads_its_password_from_a_file(bare: Machine) -> None:
 def test_seaweedfs_reads_its_keys_from_files_and_limits_the_download_key_to_reads(bare: Machine) -> None:
     weed = Path(sysconfig.get_path("scripts")) / "weed"
     parts = ("s3", "master", "volume", "filer")
-    free = ports.free(
-        2 * len(parts)
-    )  # by default, each server uses a second port 10,000 above its first, even if it is in use
+    # By default, each server uses a second port 10,000 above its first, even if it is in use.
+    free = ports.free(2 * len(parts))
     first, second = dict(zip(parts, free[::2], strict=True)), dict(zip(parts, free[1::2], strict=True))
     s3_port, master = first["s3"], first["master"]
     options = " ".join(f"-{part}.port={first[part]} -{part}.port.grpc={second[part]}" for part in parts)

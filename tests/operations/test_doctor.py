@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -27,7 +26,8 @@ from config.ops.doctor import database, redis, source, storage
 from exports.models import Dataset
 from tests import servers
 from tests.broker import lose_messages, valkey
-from tests.e2e.test_source import Standby, running
+from tests.chaos.documents import ALL
+from tests.e2e.test_source import Standby, documented_role, running
 from tests.integration.test_doctor import examine, name_of, passes
 from tests.operations import pgbouncer
 from tests.serving import variables
@@ -35,7 +35,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)  # the tests start whole installations
 ROLE = "exporter"
-ALL_QUEUES = "exports,bundles,webhooks,maintenance,etl-ocr,etl-postprocess"
+MIGRATE = [sys.executable, "manage.py", "migrate", "-v0"]
 
 
 @pytest.fixture
@@ -48,10 +48,7 @@ def superuser() -> Iterator[psycopg.Connection]:
 @pytest.fixture
 def exporter(dataset: Dataset, superuser: psycopg.Connection) -> Iterator[str]:
     """The URL of the role that docs/source-database.md creates."""
-    page = (PROJECT / "docs" / "source-database.md").read_text()
-    block = re.search(r"```sql\n(.*?)```", page, flags=re.DOTALL)
-    assert block
-    superuser.execute(block[1].replace("warehouse", "source"))
+    superuser.execute(documented_role())
     yield f"postgresql://{ROLE}:change-me@{LOOPBACK}:{servers.started[0].postgres.port}/source"
     superuser.execute(f"DROP OWNED BY {ROLE}; DROP ROLE {ROLE}")
 
@@ -90,7 +87,7 @@ def test_a_healthy_installation_passes_every_check(exporter: str, alice: User, t
         TRUSTED_PROXY_CIDRS="10.0.0.0/8",
         EXPORT_REAPER_SECONDS="1",
     )
-    worker = processes.worker("all", queues=ALL_QUEUES, concurrency=2, root=tmp_path, environment=environment)
+    worker = processes.worker("all", queues=ALL, concurrency=2, root=tmp_path, environment=environment)
     beat = processes.beat(root=tmp_path, environment=environment)
     web = processes.Web(tmp_path, KeptSettings(tmp_path), environment)
     try:
@@ -117,7 +114,7 @@ def test_a_healthy_installation_passes_every_check(exporter: str, alice: User, t
 def test_a_queue_without_a_worker_is_reported(transactional_db: None, tmp_path: Path) -> None:
     lose_messages()
     environment = variables(tmp_path)
-    queues = ALL_QUEUES.replace("bundles,", "")
+    queues = ALL.replace("bundles,", "")
     worker = processes.worker("most", queues=queues, concurrency=1, root=tmp_path, environment=environment)
     try:
         worker.start()
@@ -145,7 +142,7 @@ def test_the_servers_of_make_up_cause_warnings_at_most(tmp_path: Path) -> None:
     """A stack on one machine has no separate source role and no proxy, but causes no failure."""
     with servers_running(tmp_path, durable=True) as stack:
         environment = local(stack, tmp_path)
-        subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], check=True, cwd=PROJECT, env=environment)
+        subprocess.run(MIGRATE, check=True, cwd=PROJECT, env=environment)
         _, document = doctor(environment)
     failures = {line["check"] for line in document["findings"] if line["level"] == "failure"}
     assert failures == {"workers.queues", "database.ticks"}  # only the servers run
@@ -176,9 +173,6 @@ def fresh(point: Callable[..., None], settings: LazySettings, monkeypatch: pytes
         for connection in made:
             connection.close()
         admin.execute("DROP DATABASE IF EXISTS fresh WITH (FORCE)")
-
-
-MIGRATE = [sys.executable, "manage.py", "migrate", "-v0"]
 
 
 def test_missing_migrations_are_reported(fresh: Any) -> None:
@@ -308,13 +302,13 @@ def test_a_function_without_execute_permission_is_reported(
     assert "GRANT USAGE" in text
 
 
-def test_a_pooler_in_front_of_the_source_is_reported(exporter: str, point: Callable[..., None], tmp_path: Path) -> None:
+def test_a_pooler_in_front_of_the_source_is_reported(
+    exporter: str, superuser: psycopg.Connection, point: Callable[..., None], tmp_path: Path
+) -> None:
     point(source_database_url=exporter)
     assert passes(source.SUBJECT, "session")
-    server = servers.started[0].postgres
     # Otherwise, the server's own setting would check its clients, and equal the session's.
-    with psycopg.connect(server.url(SUPERUSER, "source"), autocommit=True) as admin:
-        admin.execute(f"ALTER ROLE {ROLE} SET client_connection_check_interval = 0")
+    superuser.execute(f"ALTER ROLE {ROLE} SET client_connection_check_interval = 0")
     dropped = "ignore_startup_parameters = options,extra_float_digits"
     with pgbouncer.running(tmp_path, to=exporter, size=2, more=dropped) as pooler:
         point(source_database_url=pooler.url("source"))

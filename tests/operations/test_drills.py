@@ -34,13 +34,14 @@ from config.dev.stack.processes import Web
 from etl.models import Task
 from exports.models import Chunk, Dataset, Job, Tick
 from tests import servers
+from tests.chaos.documents import ALL
 from tests.e2e.conftest import Workers
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule
 from tests.integration.llm_factories import INVOICE
 from tests.integration.openai_server import data_reply
 from tests.integration.staff import confirm, pages, select, staff  # noqa: F401 - fixtures
-from tests.operations.test_doctor import ALL_QUEUES, doctor, failed_checks
+from tests.operations.test_doctor import doctor, failed_checks
 from tests.operations.test_observability import FOLDER, Client, Prometheus
 from tests.serving import serving, token_of, variables
 from tests.waiting import wait_until
@@ -143,7 +144,7 @@ def drill(workers: Workers, alice: User, **changes: str) -> Iterator[Drill]:
         **changes,
     }
     workers.environment = lambda: environment  # type: ignore[method-assign]
-    workers.start(ALL_QUEUES, concurrency=2)
+    workers.start(ALL, concurrency=2)
     beat = workers.start_beat()
     with ExitStack() as stack:
         web = stack.enter_context(serving(workers.root, environment))
@@ -340,7 +341,8 @@ def test_the_model_server_is_down(
         changes = {"ETL_LLM_BASE_URL": models.url, "ETL_LLM_MODEL": openai_server.MODEL}
         with drill(workers, alice, **changes, ETL_POSTPROCESS_MAX_ATTEMPTS="1") as installation:
             installation.start_clock()
-            tasks = [submit(installation, rule.pk) for _ in range(4)]
+            text = b"Invoice INV-2024-17. Total due: 1,234.50 EUR"
+            tasks = [installation.client.submit_document(text, rule=rule.pk) for _ in range(4)]
             installation.wait_for_signs(
                 metric=lambda: installation.metric('sum(etl_task_failures_total{code="llm_unavailable"})') > 2,
                 alert=lambda: installation.fires("EtlServiceUnavailable"),
@@ -348,23 +350,10 @@ def test_the_model_server_is_down(
             )
             assert set(installation.readiness().values()) == {"ok"}  # documents wait for the model, web does not
 
-            models.set_default(
-                data_reply({"number": "INV-2024-17", "total": 1234.5})
-            )  # Documents are stuck: bring it back,
-            failed = Task.objects.filter(status="failed")  # then retry from the admin's list of documents
+            # Documents are stuck: bring it back, then retry from the admin's list of documents.
+            models.set_default(data_reply({"number": "INV-2024-17", "total": 1234.5}))
+            failed = Task.objects.filter(status="failed")
             wait_until(lambda: failed.count() == len(tasks), limit=LIMIT)
             confirm(pages, select(pages, "retry_postprocess", *failed))
             wait_until(lambda: Task.objects.filter(status="completed").count() == len(tasks), limit=LIMIT)
             installation.wait_until_silent("EtlServiceUnavailable")
-
-
-def submit(installation: Drill, rule: int) -> int:
-    form = (
-        b'--limit\r\nContent-Disposition: form-data; name="rule_id"\r\n\r\n%d\r\n'
-        b'--limit\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n'
-        b"Content-Type: text/plain\r\n\r\nInvoice INV-2024-17. Total due: 1,234.50 EUR\r\n--limit--\r\n" % rule
-    )
-    made = installation.client.json(
-        "POST", "/api/v1/etl/submit", form, Content_Type="multipart/form-data; boundary=limit"
-    )
-    return int(made["task_id"])

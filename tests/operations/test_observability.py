@@ -25,7 +25,8 @@ from config.dev.stack import ports
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.processes import Web
 from exports.models import Dataset, Delivery, Job
-from tests.e2e.conftest import Workers, workers  # noqa: F401 - a fixture
+from tests.chaos.documents import ALL
+from tests.e2e.conftest import Workers
 from tests.e2e.test_metrics import FUNCTION, ended, items
 from tests.integration.receiver import receiver
 from tests.operations import debian, promql
@@ -43,7 +44,6 @@ RULES: list[dict[str, Any]] = [rule for group in ALERTS["groups"] for rule in gr
 PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 TARGET_LABELS = {"job", "instance", "host"}  # labels that Prometheus adds
 PROMETHEUS_SERIES = {"ALERTS": {"alertname", "alertstate", "severity"}}  # series of Prometheus itself
-ALL_QUEUES = "exports,bundles,webhooks,maintenance,etl-ocr,etl-postprocess"
 
 # Panels about failures, which have no series before the first failure.
 EMPTY_WITHOUT_FAILURES = {
@@ -349,9 +349,10 @@ class Client:
     def submit(self, **wanted: Any) -> str:
         return str(self.json("POST", "/exports", {"dataset": "things", **wanted})["jobId"])
 
-    def submit_document(self, text: bytes) -> int:
+    def submit_document(self, text: bytes, *, rule: int | None = None) -> int:
+        rule_part = b'--limit\r\nContent-Disposition: form-data; name="rule_id"\r\n\r\n%d\r\n' % rule if rule else b""
         form = (
-            b'--limit\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n'
+            rule_part + b'--limit\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n'
             b"Content-Type: text/plain\r\n\r\n" + text + b"\r\n--limit--\r\n"
         )
         made = self.json("POST", "/api/v1/etl/submit", form, Content_Type="multipart/form-data; boundary=limit")
@@ -362,10 +363,7 @@ class Client:
 
 
 @pytest.fixture
-def web(
-    workers: Workers,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Web]:
+def web(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     for name, value in {
         "PROMETHEUS_MULTIPROC_DIR": str(workers.root / "metrics"),
         "EXPORT_MAX_ATTEMPTS": "2",
@@ -411,11 +409,9 @@ def produce_every_series(client: Client, source_db: psycopg.Connection) -> None:
 
 @pytest.mark.timeout(400)
 def test_rules_and_panels_query_existing_metrics_and_alerts_fire(
-    client: Client,
-    source_db: psycopg.Connection,
-    workers: Workers,  # noqa: F811
+    client: Client, source_db: psycopg.Connection, workers: Workers
 ) -> None:
-    worker = workers.start(ALL_QUEUES, concurrency=3)
+    worker = workers.start(ALL, concurrency=3)
     workers.start_beat()
     with Prometheus(workers.root / "prometheus", f"{LOOPBACK}:{client.web.port}") as prometheus:
         wait_until(lambda: prometheus.request("query", query="sluice_database_up")["result"])

@@ -10,12 +10,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from django.apps import apps
 from django.conf import settings
+from django.contrib import admin
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.db import connection
-from django.db.models import Model
 
 from config.dev.stack.orphan_watchdog import PROJECT
 from config.platform.checks import is_pooled
@@ -60,8 +61,7 @@ def test_all_work_succeeds_through_two_sessions(pooled: Site, pgbouncer: PgBounc
     events, clients = "", 0
     with receiver() as receiving:
         site.receivers.append(receiving)
-        hook = {"url": receiving.url, "events": ["export.succeeded"]}
-        site.client.post("/exports/webhooks", json=hook).raise_for_status()
+        site.subscribe(receiving.url)
         lost = site.submit("SLOW")
         site.wait_for_call()
         victim.kill()
@@ -109,16 +109,11 @@ def test_all_staff_pages_render(pooled: Site) -> None:
     assert site.client.post("/admin/login/?next=/admin/", data=login).status_code == 302
 
     pages = ["/admin/", "/app/exports"]
-    pages += [f"/admin/{model._meta.app_label}/{model._meta.model_name}/" for model in administered()]
+    administered = [model for model in apps.get_models() if admin.site.is_registered(model)]
+    pages += [f"/admin/{model._meta.app_label}/{model._meta.model_name}/" for model in administered]
     statuses = {page: site.client.get(page, follow_redirects=True).status_code for page in pages}
     assert len(pages) > 12
     assert set(statuses.values()) == {200}, statuses
-
-
-def administered() -> Iterator[type[Model]]:
-    from django.contrib import admin
-
-    yield from (model for model in apps.get_models() if admin.site.is_registered(model))
 
 
 def manage(*arguments: str, **variables: str) -> str:
@@ -131,8 +126,6 @@ def manage(*arguments: str, **variables: str) -> str:
 
 def test_migrations_run_through_pgbouncer(pgbouncer: PgBouncer) -> None:
     """On an empty database."""
-    import psycopg
-
     with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as direct:
         direct.execute("DROP DATABASE IF EXISTS migrated")
         direct.execute("CREATE DATABASE migrated")

@@ -46,10 +46,14 @@ def proxy(machine: Machine) -> Proxy:
 @pytest.fixture
 def site(machine: Machine, proxy: Proxy) -> Proxy:
     """The proxy in front of web, both healthy."""
+    start(machine, proxy)
+    return proxy
+
+
+def start(machine: Machine, proxy: Proxy) -> None:
     machine.start("web")
     proxy.start()
     machine.wait_until_healthy("proxy")
-    return proxy
 
 
 class Client:
@@ -77,6 +81,10 @@ class Client:
 @pytest.fixture(autouse=True)
 def _close_connections() -> Iterator[None]:
     yield
+    close_connections()
+
+
+def close_connections() -> None:
     while Client.opened:
         Client.opened.pop().close()
 
@@ -186,9 +194,7 @@ def test_spoofed_forwarding_headers_are_ignored(site: Proxy, dataset: Dataset, a
 
 def test_headers_of_a_trusted_proxy_are_used(machine: Machine, proxy: Proxy, dataset: Dataset, alice: User) -> None:
     machine.dotenv["TRUSTED_PROXY_CIDRS"] = "10.1.0.0/16, 127.0.0.1/32"
-    machine.start("web")
-    proxy.start()
-    machine.wait_until_healthy("proxy")
+    start(machine, proxy)
 
     assert network_and_scheme(proxy, alice) == ("203.0.113.0/24", "https")
 
@@ -221,9 +227,7 @@ def test_an_anonymous_upload_is_refused_before_the_file_is_sent(site: Proxy) -> 
 
 def test_connections_per_address_are_limited(machine: Machine, proxy: Proxy, dataset: Dataset, alice: User) -> None:
     proxy.replacements["limit_conn addresses 500;"] = "limit_conn addresses 2;"
-    machine.start("web")
-    proxy.start()
-    machine.wait_until_healthy("proxy")
+    start(machine, proxy)
     path = f"/exports/{make_job(dataset, alice, 1).pk}/events"
     streams = [Client(proxy, alice) for _ in range(2)]
     assert [stream.request("GET", path).status for stream in streams] == [200, 200]
@@ -231,16 +235,13 @@ def test_connections_per_address_are_limited(machine: Machine, proxy: Proxy, dat
     response = Client(proxy, alice).request("GET", "/exports")
     assert (response.status, response.headers["Retry-After"]) == (429, "30")
     assert json.loads(response.read())["code"] == "too_many_connections"
-    while Client.opened:
-        Client.opened.pop().close()
+    close_connections()
     wait_until(lambda: Client(proxy, alice).request("GET", "/exports").status == 200)
 
 
 def test_staff_reach_the_monitoring_tools_on_their_own_ports(machine: Machine, proxy: Proxy) -> None:
     proxy.replacements["grafana:3000"] = f"127.0.0.1:{machine.web_port}"  # any server
-    machine.start("web")
-    proxy.start()
-    machine.wait_until_healthy("proxy")
+    start(machine, proxy)
 
     assert Client(proxy, port=3000).request("GET", "/livez").status == 200
     assert Client(proxy, port=5555).request("GET", "/livez").status == 502
@@ -265,9 +266,7 @@ def test_spoofed_headers_are_ignored_on_staff_ports_too(machine: Machine, proxy:
     with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as grafana:
         threading.Thread(target=grafana.serve_forever, daemon=True).start()
         proxy.replacements["grafana:3000"] = f"127.0.0.1:{grafana.server_port}"
-        machine.start("web")
-        proxy.start()
-        machine.wait_until_healthy("proxy")
+        start(machine, proxy)
 
         arrived = Client(proxy, port=3000).json("GET", "/", **SPOOFS)[1]
         upgraded = Client(proxy, port=3000).json("GET", "/", Upgrade="websocket", Connection="upgrade")[1]
@@ -329,9 +328,7 @@ def refused(site: Proxy) -> bool:
 # ---- TLS ------------------------------------------------------------------------------------------------------------
 def test_everything_is_https_with_a_certificate(machine: Machine, proxy: Proxy, dataset: Dataset, alice: User) -> None:
     make_certificate(machine)
-    machine.start("web")
-    proxy.start()
-    machine.wait_until_healthy("proxy")
+    start(machine, proxy)
 
     plain = Client(proxy).request("GET", "/app/exports?a=b")
     assert (plain.status, plain.headers["Location"]) == (308, "https://127.0.0.1/app/exports?a=b")

@@ -15,7 +15,6 @@ from pydantic import SecretStr
 from config.celery import app
 from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.ports import LOOPBACK
-from config.env import Environment
 from config.platform import broker
 from config.platform.http import health
 from exports.models import Chunk, Event, Job
@@ -100,10 +99,10 @@ def test_countdowns_are_held_by_rabbitmq_and_not_by_a_worker(on_rabbitmq: Site) 
     site.start_web()
     rule = scripted_rule(site)
     site.wait_for_workers()
-    tasks = [submit(site, "once:raise ProviderUnavailable\npost:once:raise LlmInvalidResponse", rule=rule)]
-    settle(*tasks)
+    task = submit(site, "once:raise ProviderUnavailable\npost:once:raise LlmInvalidResponse", rule=rule)
+    settle(task)
 
-    assert [attempts(task) for task in tasks] == [(2, 2)]
+    assert attempts(task) == (2, 2)
     assert "wakeup_not_sent" not in site.logs()
 
 
@@ -372,9 +371,6 @@ def test_amqps_checks_the_certificate_and_its_name(
         ours.replace(LOOPBACK, "127.1") + "&ssl_check_hostname=false": "ok",
     }.items():
         with monkeypatch.context() as patch:
-            patch.setattr(settings, "SLUICE", settings_with_broker(url))
+            changed = settings.SLUICE.model_copy(update={"celery_broker_url": SecretStr(url)})
+            patch.setattr(settings, "SLUICE", changed)
             assert health.outcome("broker", health.check_broker) == expected, url
-
-
-def settings_with_broker(url: str) -> Environment:
-    return settings.SLUICE.model_copy(update={"celery_broker_url": SecretStr(url)})

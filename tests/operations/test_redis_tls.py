@@ -116,9 +116,8 @@ def test_workers_verify_the_certificate_like_the_web_process(
         url_of(managed, None, ssl_cert_reqs="none"): True,
         url_of(managed, authorities[1]): False,
         url_of(managed, None): False,
-        url_of(managed, authorities[0]).replace(
-            f"@{LOOPBACK}", "@localhost"
-        ): False,  # a name that is not in the certificate
+        # A name that is not in the certificate.
+        url_of(managed, authorities[0]).replace(f"@{LOOPBACK}", "@localhost"): False,
         url_of(managed, authorities[0], ssl_check_hostname="false").replace(f"@{LOOPBACK}", "@localhost"): True,
     }.items():
         settings.SLUICE = settings.SLUICE.model_copy(update={"celery_broker_url": SecretStr(url)})

@@ -139,10 +139,7 @@ class RestoreScenario:
         """Before the backup: a worker is suspended during a chunk, others are running, and some work is queued."""
         site = self.site
         site.start_web()
-        response = site.client.post(
-            "/exports/webhooks", json={"url": self.receiving.url, "events": ["export.succeeded"]}
-        )
-        response.raise_for_status()
+        site.subscribe(self.receiving.url)
         site.points.arm("about to commit", "stop", key="FROZEN")
         self.frozen_worker = site.start_worker("exports", children=1)
         self.frozen = site.submit("FROZEN")

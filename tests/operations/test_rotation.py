@@ -183,8 +183,9 @@ def iam(store: SeaweedFSWithIam) -> Any:
     )
 
 
-def second_pair(store: SeaweedFSWithIam, user: str) -> Keys:
-    made = iam(store).create_access_key(UserName=user)["AccessKey"]
+def second_pair(store: SeaweedFSWithIam, first: Keys) -> Keys:
+    """Create a second pair for the user of the first."""
+    made = iam(store).create_access_key(UserName=user_of(store, first))["AccessKey"]
     return Keys(made["AccessKeyId"], made["SecretAccessKey"])
 
 
@@ -237,7 +238,7 @@ def redirected(api: APIClient, job: Job) -> str:
 def test_both_key_pairs_work_until_the_old_one_is_deleted(
     store: SeaweedFSWithIam, pairs: tuple[Keys, Keys], use: Use, submit: Submit, api: APIClient
 ) -> None:
-    newer = (second_pair(store, user_of(store, pairs[0])), second_pair(store, user_of(store, pairs[1])))
+    newer = (second_pair(store, pairs[0]), second_pair(store, pairs[1]))
     urls = []
     for number, (service, download) in enumerate((pairs, newer, pairs)):
         use(service, download)
@@ -259,7 +260,7 @@ def test_chunks_wait_when_the_old_pair_is_deleted_too_early(
 ) -> None:
     """A40: with a worker that still has the deleted pair, and then with one that has the new pair."""
     lose_messages()
-    newer = (second_pair(store, user_of(store, pairs[0])), pairs[1])
+    newer = (second_pair(store, pairs[0]), pairs[1])
     environment = variables(tmp_path, **use(*pairs))
     outdated = worker("outdated", queues="exports", concurrency=1, root=tmp_path, environment=environment)
     try:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from datetime import timedelta
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import psycopg
@@ -30,6 +29,7 @@ from config.platform import storage
 from config.platform.webhooks import sender, subscriptions
 from config.platform.webhooks.models import Attempt, Webhook
 from etl.models import ModelUsage, Task
+from exports.core import wakeups
 from exports.core.errors import ChunkUploadFailed
 from exports.delivery import links
 from exports.jobs import actions, webhook_events
@@ -39,7 +39,7 @@ from exports.worker import completion, execution
 from tests import servers
 from tests.broker import lose_messages, queued
 from tests.docs.blocks import Block, blocks_of
-from tests.e2e.conftest import Workers, workers  # noqa: F401 - a fixture
+from tests.e2e.conftest import Workers
 from tests.integration import outcomes
 from tests.integration.etl_factories import make_row
 from tests.integration.factories import claim_one, finish, make_job
@@ -103,8 +103,8 @@ class Operator:
         url = self.environment["SOURCE_DATABASE_URL" if "source" in found.title else "DATABASE_URL"]
         done = subprocess.run(
             ["psql", "--no-psqlrc", "--csv", "--set", "ON_ERROR_STOP=1", url],
-            check=False, input=found.text.replace(*replace) if replace[0] else found.text, env=self.environment,
-            capture_output=True, text=True, timeout=60,
+            check=False, input=found.text.replace(*replace), env=self.environment, capture_output=True, text=True,
+            timeout=60,
         )  # fmt: skip
         return list(csv.DictReader(done.stdout.splitlines())) if done.returncode == 0 else [{"error": done.stderr}]
 
@@ -135,10 +135,10 @@ def slow(dataset: Dataset, source_db: psycopg.Connection) -> Dataset:
     return dataset
 
 
-def fail_with(error: Any) -> Job:
+def fail_upload() -> Job:
     claim = claim_one(backend="test")
     assert claim
-    outcomes.fail(claim, error, delay=None)
+    outcomes.fail(claim, ChunkUploadFailed(), delay=None)
     return Job.objects.get(pk=claim.job_id)
 
 
@@ -156,7 +156,7 @@ def test_first_look(operator: Operator, dataset: Dataset, alice: User, tmp_path:
 
 
 # ---- Jobs are stuck -------------------------------------------------------------------------------------------------
-def test_a_worker_that_was_killed(operator: Operator, slow: Dataset, alice: User, workers: Workers) -> None:  # noqa: F811
+def test_a_worker_that_was_killed(operator: Operator, slow: Dataset, alice: User, workers: Workers) -> None:
     job = make_job(slow, alice, 2)
     worker = workers.start("exports", concurrency=1)
     wait_until(lambda: Slot.objects.held().exists())
@@ -201,7 +201,7 @@ def test_abandoned_and_failed_jobs(operator: Operator, dataset: Dataset, alice: 
     assert unwanted.status == "cancelled"
 
     make_job(dataset, alice, 1)
-    failed = fail_with(ChunkUploadFailed())
+    failed = fail_upload()
     assert "1 failed chunk queued" in operator.execute("jobs-are-stuck", "repair retry", FAILED_JOB=failed.pk)
     assert queued("exports") > 0
     failed.refresh_from_db()
@@ -211,12 +211,7 @@ def test_abandoned_and_failed_jobs(operator: Operator, dataset: Dataset, alice: 
 
 
 # ---- Nothing runs ---------------------------------------------------------------------------------------------------
-def test_beat_and_workers_are_dead(
-    operator: Operator,
-    dataset: Dataset,
-    alice: User,
-    workers: Workers,  # noqa: F811
-) -> None:
+def test_beat_and_workers_are_dead(operator: Operator, dataset: Dataset, alice: User, workers: Workers) -> None:
     Tick.objects.create(name="reap", ran_at=timezone.now() - timedelta(hours=2))
     (tick,) = operator.query("nothing-runs", "exports_tick")
     assert tick["name"] == "reap"
@@ -239,16 +234,10 @@ def test_beat_and_workers_are_dead(
 def test_a_full_broker_can_be_purged_and_refilled(operator: Operator, dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 3)
     for _ in range(50):
-        send_wakeup()
+        wakeups.chunks(waiting=1)
     before = queued("exports")
     operator.execute("nothing-runs", "purge --force")
     assert 0 < queued("exports") < before
-
-
-def send_wakeup() -> None:
-    from exports.core import wakeups
-
-    wakeups.chunks(waiting=1)
 
 
 # ---- Disk is full ---------------------------------------------------------------------------------------------------
@@ -342,14 +331,14 @@ def test_fewer_calls_of_one_dataset(operator: Operator, dataset: Dataset) -> Non
     assert Slot.objects.filter(dataset=dataset).count() == 1
 
 
-def test_no_calls_for_a_while(operator: Operator, workers: Workers, dataset: Dataset, alice: User) -> None:  # noqa: F811
+def test_no_calls_for_a_while(operator: Operator, workers: Workers, dataset: Dataset, alice: User) -> None:
     """The workers of the queue are stopped, and started again."""
     exporting = workers.start("exports", concurrency=1)
     workers.start("bundles,maintenance", concurrency=1)
     wait_until(lambda: "ready." in exporting.log.read_text())
     exporting.stop()
     job = make_job(dataset, alice, 2)
-    send_wakeup()
+    wakeups.chunks(waiting=1)
     operator.execute("nothing-runs", "python manage.py repair reap")
     assert set(job.chunks.values_list("status", "attempts")) == {("pending", 0)}
 
@@ -361,7 +350,7 @@ def test_no_calls_for_a_while(operator: Operator, workers: Workers, dataset: Dat
 def test_object_storage_is_unreachable(operator: Operator, dataset: Dataset, alice: User) -> None:
     jobs = [make_job(dataset, alice, 1, key=key) for key in ("JFK", "EWR")]
     for _ in jobs:
-        fail_with(ChunkUploadFailed())
+        fail_upload()
     failed = [row["job_id"] for row in operator.query("object-storage-is-unreachable", "EXPORT_UPLOAD_FAILED")]
     assert failed == [str(job.pk) for job in jobs]
     operator.execute("object-storage-is-unreachable", "repair retry", FAILED_JOBS=" ".join(failed))

@@ -20,10 +20,10 @@ from config.dev.stack.process import Process
 from config.dev.stack.processes import Web
 from config.platform import workers
 from etl.models import Task
-from exports.core.states import JOB_ACTIVE
 from exports.models import Chunk, Dataset, Job
 from tests.collector import Collector, Span, collector
 from tests.e2e.conftest import Workers
+from tests.e2e.test_metrics import ended
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.serving import serving, token_of
 from tests.waiting import wait_until
@@ -106,14 +106,6 @@ def web(traced: Collector, workers: Workers) -> Iterator[Web]:
 def client(web: Web, alice: User, dataset: Dataset, source_db: psycopg.Connection) -> Client:
     source_db.execute(FUNCTION)
     return Client(web, alice)
-
-
-def ended() -> bool:
-    return not Job.objects.filter(status__in=JOB_ACTIVE).exists()
-
-
-def documents_ended() -> bool:
-    return not Task.objects.filter(status="pending").exists()
 
 
 def one(spans: list[Span]) -> Span:
@@ -244,7 +236,7 @@ def test_spans_hold_no_private_data(trusting: None, traced: Collector, client: C
     job = client.submit("PEARL-A", "PEARL-B", headers=headers, delivery="zip")
     client.submit("PEARL-RAISE", headers=headers)
     client.submit_document(b"A pearl.", headers)
-    wait_until(lambda: ended() and documents_ended())
+    wait_until(lambda: ended() and not Task.objects.filter(status="pending").exists())
     link = client.request("GET", f"/exports/{job}", **headers)["receipt"]["signedUrl"]
     connection = http.client.HTTPConnection(LOOPBACK, client.port, timeout=20)
     for path in (link.partition(f":{client.port}")[2], f"{job}/files/PEARL-A/2071-02-28", "/pearl?pearl=pearl"):

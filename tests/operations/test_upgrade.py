@@ -15,10 +15,10 @@ from config.dev.stack.process import Process
 from etl.models import Task
 from exports.models import Chunk, Event, Job, Tick
 from tests.chaos.documents import attempts, code_of, ocr_calls, settle, submit
-from tests.chaos.site import Site
+from tests.chaos.site import QUEUES, Site
 from tests.docs.blocks import blocks_of
 from tests.e2e.test_streams import Client, StreamEvent
-from tests.operations.releases import EXPORTS, LATEST_MIGRATION, Release, earlier_release, next_release, this_release
+from tests.operations.releases import LATEST_MIGRATION, Release, earlier_release, next_release, this_release
 from tests.serving import token_of
 from tests.waiting import wait_until
 
@@ -72,8 +72,7 @@ def submit_to(site: Site, release: Release, key: str) -> tuple[Job, Task]:
 def submit_long(site: Site) -> tuple[Job, Task]:
     """Submit an export and a document that end only if another worker repeats them."""
     site.points.arm("about to commit", "wait", key="LONG", times=2)
-    job, document = site.submit("LONG", "SHORT", days=2), submit(site, "once:until never")
-    return job, document
+    return site.submit("LONG", "SHORT", days=2), submit(site, "once:until never")
 
 
 class Reader:
@@ -102,7 +101,7 @@ def shut_down(*processes: Process) -> None:
         assert process.exit_status in (0, -signal.SIGTERM), f"{process.name}: {process.exit_status}\n{process.tail()}"
 
 
-def switch_release(before: Release, reader: "Reader", stream: Client, after: Release, *, is_crash: bool) -> Client:
+def switch_release(before: Release, reader: Reader, stream: Client, after: Release, *, is_crash: bool) -> Client:
     """Move the reader to the stream of the other release."""
     if is_crash:
         before.kill()
@@ -150,7 +149,7 @@ def test_a_rolling_upgrade_loses_nothing(direction: str, site: Site, releases: t
     after.start()
     jobs = [first, long]
     documents.append(long_document)
-    for key, release in {"SENT-LATEST_MIGRATION": before, "SENT-AFTER": after}.items():
+    for key, release in {"SENT-BEFORE": before, "SENT-AFTER": after}.items():
         job, document = submit_to(site, release, key)
         jobs, documents = [*jobs, job], [*documents, document]
         wait_until(lambda job=job: completing_releases(job) == {"", "next"})  # type: ignore[misc]
@@ -202,7 +201,7 @@ def test_stages_of_documents_run_in_different_releases(direction: str, site: Sit
     this, earlier = this_release(site), earlier_release(site)
     before, after = (earlier, this) if direction == "forward" else (this, earlier)
     before.start_with(ocr="etl-ocr")
-    after.start_with(postprocess="etl-postprocess", exports=EXPORTS)
+    after.start_with(postprocess="etl-postprocess", exports=QUEUES)
     documents = []
     for release in (before, after):
         route_requests(site, release)

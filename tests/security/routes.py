@@ -10,6 +10,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 UNSAFE = ("post", "put", "patch", "delete")
 SAFE = ("get", "head")
 FALLBACK = "app/<path:rest>"  # the 404 page
+LINK_ROUTE = "exports/<uuid:job_id>/download"  # any client with a link can use it
 PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>|\(\?P<(\w+)>[^)]*\)")
 
 
@@ -26,10 +27,15 @@ class Route:
     @property
     def methods(self) -> set[str]:
         """Return the HTTP methods that the view accepts. For a view function, assume GET and POST."""
-        view = getattr(self.view, "view_class", None) or getattr(self.view, "cls", None)
+        view = self.view_class
         if view is None:
             return {"get", "post"}
         return {name for name in (*SAFE, *UNSAFE) if name in view.http_method_names and hasattr(view, name)}
+
+    @property
+    def view_class(self) -> Any:
+        """The class of the view, or None for a view function."""
+        return getattr(self.view, "view_class", None) or getattr(self.view, "cls", None)
 
     @property
     def is_page(self) -> bool:
@@ -48,8 +54,9 @@ class Route:
         return f"/{self.path}"
 
 
-def all_routes() -> list[Route]:
-    return list(walk(get_resolver().url_patterns))
+def required_query(path: str) -> dict[str, int]:
+    """Return the query parameters without which a path has no response."""
+    return {"a": 1, "b": 1} if path.endswith("/compare") else {}
 
 
 def walk(patterns: list[URLPattern | URLResolver], before: str = "") -> Iterator[Route]:
@@ -61,6 +68,6 @@ def walk(patterns: list[URLPattern | URLResolver], before: str = "") -> Iterator
             yield Route(path, pattern.callback)
 
 
-ROUTES = all_routes()
+ROUTES = list(walk(get_resolver().url_patterns))
 OWNED_ROUTES = [route for route in ROUTES if route.names and not route.is_admin]
 ADMIN_ROUTES = [route for route in ROUTES if route.is_admin]

@@ -31,7 +31,7 @@ from rules.models import Rule
 from tests import servers
 from tests.conftest import client_of
 from tests.security.conftest import browser_of
-from tests.security.routes import OWNED_ROUTES, ROUTES, Route
+from tests.security.routes import LINK_ROUTE, OWNED_ROUTES, ROUTES, UNSAFE, Route, required_query
 
 OURS = ("config", "exports", "etl", "rules")
 # Last parts of paths whose GET responses have data: the content of documents and files.
@@ -60,10 +60,6 @@ UNCHANGING = {
 }  # fmt: skip
 
 
-def view_of(route: Route) -> Any:
-    return getattr(route.view, "view_class", None) or getattr(route.view, "cls", None)
-
-
 def is_data(route: Route) -> bool:
     parts = [part for part in route.path.split("/") if "<" not in part]
     return EXCEPTIONS.get(route.path, bool(DATA & set(parts[-1:])))
@@ -78,13 +74,13 @@ def test_every_view_declares_what_is_recorded() -> None:
     """C13. This fails for a new route until its view declares whether its GET opens data."""
     checked = 0
     for route in ROUTES:
-        view = view_of(route)
+        view = route.view_class
         if route.is_admin or view is None or view.__module__.split(".")[0] not in OURS:
             continue
         if "get" in route.methods:
             assert hasattr(view, "audited"), f"{route}: its view needs `audited`"
             assert view.audited.reads == is_data(route), route
-        if route.methods & {"post", "put", "patch", "delete"}:
+        if route.methods & {*UNSAFE}:
             assert getattr(view, "audited", audit.CHANGES).writes == (route.path not in UNCHANGING), route
         checked += 1
     assert checked > 120
@@ -96,11 +92,11 @@ def test_owners_who_open_data_are_recorded_once_and_polls_are_not(
     """C13: the test requests each route, independent of the declarations of the views."""
     by_api, by_page, opened = client_of(alice), browser_of(alice), 0
     for route in OWNED_ROUTES:
-        if "get" not in route.methods or route.path == "exports/<uuid:job_id>/download":
+        if "get" not in route.methods or route.path == LINK_ROUTE:
             continue
         before = AuditEntry.objects.count()
-        required = {"a": 1, "b": 1} if route.path.endswith("/compare") else {}
-        with closing((by_page if route.is_page else by_api).get(route.filled(objects_of_alice), required)) as response:
+        client, query = by_page if route.is_page else by_api, required_query(route.path)
+        with closing(client.get(route.filled(objects_of_alice), query)) as response:
             assert response.status_code in (200, 302), route
         expected = int(is_data(route) or route.path in DATA_WHEN_COMPLETED)
         assert AuditEntry.objects.count() - before == expected, route

@@ -9,16 +9,10 @@ from django.test import Client
 
 from exports.models import Dataset
 from tests.security.conftest import State, browser_of
-from tests.security.routes import OWNED_ROUTES, ROUTES, UNSAFE, Route
+from tests.security.routes import LINK_ROUTE, OWNED_ROUTES, ROUTES, UNSAFE, Route
 
 # Routes without authentication. They accept no unsafe methods.
-PUBLIC = {"exports/<uuid:job_id>/download", "livez", "api/schema", "api/docs"}
-LINK_ROUTE = "exports/<uuid:job_id>/download"
-
-
-@pytest.fixture
-def sam(transactional_db: None) -> User:
-    return User.objects.create_user("sam", is_staff=True, is_superuser=True)
+PUBLIC = {LINK_ROUTE, "livez", "api/schema", "api/docs"}
 
 
 def send(client: Client, method: str, route: Route, values: dict[str, Any], **headers: str) -> Any:
@@ -39,7 +33,7 @@ def test_the_walk_covers_every_unsafe_route() -> None:
 def test_session_requests_without_a_csrf_token_change_nothing(
     objects_of_alice: dict[str, Any],
     alice: User,
-    sam: User,
+    staff: User,
     dataset: Dataset,
     state: Callable[[], State],
     *,
@@ -49,15 +43,15 @@ def test_session_requests_without_a_csrf_token_change_nothing(
 
     API and pages are requested as the owner of the objects, and the admin as staff.
     """
-    owner, staff = (browser_of(user, enforce_csrf_checks=True) for user in (alice, sam))
+    owner, admin = (browser_of(user, enforce_csrf_checks=True) for user in (alice, staff))
     if has_cookie:
         owner.get("/app/account")
-        staff.get("/app/account")
+        admin.get("/app/account")
         assert owner.cookies["csrftoken"].value
     values = dict.fromkeys({name for route in ROUTES for name in route.names}, dataset.pk) | objects_of_alice
     before = state()
     for route, method in targets():
-        response = send(staff if route.is_admin else owner, method, route, values)
+        response = send(admin if route.is_admin else owner, method, route, values)
         assert response.status_code == 403, f"{method} {route}: {response.status_code}"
         if not route.is_page:
             assert response.json()["code"] == "csrf_failed", route

@@ -24,7 +24,7 @@ from tests.contract.test_document import document
 from tests.integration.factories import make_job
 from tests.integration.staff import fail, page_of, press, text_of
 from tests.security.conftest import State, browser_of
-from tests.security.routes import ROUTES, UNSAFE
+from tests.security.routes import ROUTES, UNSAFE, required_query
 
 ALLOWED, FORBIDDEN, HIDDEN = "allowed", 403, 404
 STRANGER, OPERATOR, AUDITOR, ADMINISTRATOR = PERSONAS = ("stranger", *roles.GROUPS)
@@ -131,8 +131,7 @@ def test_each_role_has_the_access_in_the_matrix(
 
 
 def ask(api: APIClient, path: str, method: str, objects_of_alice: dict[str, Any]) -> int:
-    required = {"a": 1, "b": 1} if path.endswith("/compare") else {}
-    body = required if method == "get" else {}
+    body = required_query(path) if method == "get" else {}
     with closing(getattr(api, method)(filled(path, objects_of_alice), body)) as response:
         return int(response.status_code)
 

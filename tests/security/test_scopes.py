@@ -12,10 +12,10 @@ from config.platform.http import tokens
 from config.platform.http.scopes import ALL
 from tests.contract.test_document import document
 from tests.security.conftest import State
-from tests.security.routes import ROUTES, UNSAFE, Route
+from tests.security.routes import LINK_ROUTE, ROUTES, UNSAFE, Route, required_query
 
 # Routes without a token, or with another credential.
-OPEN = {"livez", "readyz", "metrics", "api/schema", "api/docs", "exports/<uuid:job_id>/download"}
+OPEN = {"livez", "readyz", "metrics", "api/schema", "api/docs", LINK_ROUTE}
 READS = {"exports/<uuid:job_id>/link"}  # POST requests that only need a scope for reading
 
 
@@ -71,8 +71,8 @@ def test_a_token_reaches_only_operations_permitted_by_its_scope(
         is_permitted = scope in expected(route, method)
         if is_permitted and method in UNSAFE:
             continue  # it would change something
-        required = {"a": 1, "b": 1} if route.path.endswith("/compare") else {}
-        with closing(getattr(client, method)(route.filled(objects_of_alice), required or None)) as response:
+        query = required_query(route.path) or None
+        with closing(getattr(client, method)(route.filled(objects_of_alice), query)) as response:
             assert (response.status_code == 403) == (not is_permitted), f"{method} {route}: {response.status_code}"
             if not is_permitted:
                 assert response.json()["code"] == "insufficient_scope"

@@ -1,5 +1,6 @@
 """Tests against SQL injection."""
 
+import json
 from typing import Any
 
 import psycopg
@@ -46,14 +47,10 @@ def canary_exists(source_db: psycopg.Connection) -> bool:
     return source_db.execute("SELECT n FROM data.canary").fetchall() == [(1,)]
 
 
-def is_allowed(key: str) -> bool:
-    return "\\" not in key
-
-
 def test_keys_reach_the_function_unchanged(dataset: Dataset, canary: psycopg.Connection, api: APIClient) -> None:
     """The dataset accepts all keys. Keys with backslashes, slashes, or control characters are always refused."""
     Dataset.objects.update(key_pattern=".+")
-    items = [{"key": key, "effectiveDate": "2024-02-29"} for key in KEYS if is_allowed(key)]
+    items = [{"key": key, "effectiveDate": "2024-02-29"} for key in KEYS if "\\" not in key]
     body = {"dataset": "things", "items": items, "format": "jsonl", "delivery": "manifest"}
     job = Job.objects.get(pk=api.post("/exports", body).json()["jobId"])
     execution.drain()
@@ -61,7 +58,7 @@ def test_keys_reach_the_function_unchanged(dataset: Dataset, canary: psycopg.Con
     for chunk in job.chunks.all():
         rows = b"".join(storage.read(chunk.path)).decode().splitlines()
         assert len(rows) == 3
-        assert all(psycopg.types.json.json.loads(row)["k"] == chunk.key for row in rows)  # type: ignore[attr-defined]
+        assert all(json.loads(row)["k"] == chunk.key for row in rows)
     refused = api.post("/exports", body | {"items": [{"key": KEYS[3], "effectiveDate": "2024-02-29"}]})
     assert refused.status_code == 400
     assert canary_exists(canary)

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,7 +94,8 @@ def up(root: Path) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     ) as stack:  # fmt: skip
         try:
-            wait_for(root / "stack.env", stack)
+            wait_until(lambda: (root / "stack.env").exists() or stack.poll() is not None, limit=120)
+            assert stack.poll() is None, stack.communicate()[0]
             yield stack
         finally:
             stack.kill()
@@ -127,15 +127,6 @@ def find(stack: subprocess.Popen[str], words: str) -> int:
 
 def is_replaced(stack: subprocess.Popen[str], words: str, *, than: int) -> bool:
     return find(stack, words) not in {0, than}
-
-
-def wait_for(file: Path, stack: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
-    while not file.exists():
-        if stack.poll() is not None:
-            pytest.fail(stack.communicate()[0])
-        assert time.monotonic() < deadline, "the stack did not start"
-        time.sleep(0.05)
 
 
 def command(pid: int) -> str:

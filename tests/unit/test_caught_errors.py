@@ -78,6 +78,13 @@ def test_an_exception_in_a_readiness_probe_means_not_ready() -> None:
     assert caught_errors("readiness") == before + 1
 
 
+async def run(kind: type[sse.EventHub[int]]) -> None:
+    """Run a hub with one listener."""
+    hub = kind()
+    hub.listeners = {1: {sse.Listener(1, Credential(1), 0)}}
+    await hub.run()
+
+
 def test_an_event_hub_logs_read_errors_once_and_retries() -> None:
     class FailingHub(sse.EventHub[int]):
         poll_seconds = 0.0
@@ -89,14 +96,9 @@ def test_an_event_hub_logs_read_errors_once_and_retries() -> None:
                 self.listeners.clear()
             raise Unforeseen
 
-    async def run() -> None:
-        hub = FailingHub()
-        hub.listeners = {1: {sse.Listener(1, Credential(1), 0)}}
-        await hub.run()
-
     before = caught_errors("event_stream")
     with capture_logs() as lines:
-        asyncio.run(run())
+        asyncio.run(run(FailingHub))
 
     assert [(line["event"], type(line["exc_info"])) for line in lines] == [("streams_broken", Unforeseen)]
     assert caught_errors("event_stream") == before + 3
@@ -116,15 +118,10 @@ def test_the_access_check_of_streams_is_retried_after_an_error(monkeypatch: pyte
                 self.listeners.clear()
             raise Unforeseen
 
-    async def run() -> None:
-        hub = Hub()
-        hub.listeners = {1: {sse.Listener(1, Credential(1), 0)}}
-        await hub.run()
-
     monkeypatch.setattr(sse, "ACCESS_SECONDS", 0)
     before = caught_errors("stream_access")
     with capture_logs() as lines:
-        asyncio.run(run())
+        asyncio.run(run(Hub))
 
     assert [(line["event"], type(line["exc_info"])) for line in lines] == [("stream_access_not_checked", Unforeseen)]
     assert caught_errors("stream_access") >= before + 2

@@ -1,5 +1,7 @@
 """Excerpts of a text for corrections."""
 
+from typing import Any
+
 import pytest
 
 from etl.postprocessors.excerpts import Excerpts, ExcerptText, words
@@ -18,6 +20,12 @@ TABLE = """\
 """
 
 
+def find(excerpts: Excerpts, item: dict[str, Any]) -> int:
+    unit = excerpts.find(item, [])
+    assert unit is not None
+    return unit
+
+
 def shown_of(excerpts: Excerpts, unit: int) -> str:
     shown = ExcerptText()
     shown.add(excerpts, [unit])
@@ -27,8 +35,7 @@ def shown_of(excerpts: Excerpts, unit: int) -> str:
 def test_a_row_is_shown_with_the_rows_that_continue_its_cells() -> None:
     """Without the second row, the model would mistake the first part of a cell for the whole text."""
     excerpts = Excerpts(TABLE, first_page=1)
-    unit = excerpts.find({"number": "A3", "price": 3}, [])
-    assert unit is not None
+    unit = find(excerpts, {"number": "A3", "price": 3})
     assert shown_of(excerpts, unit).splitlines()[-2:] == ["| A3 | Bench | 3.00 |", "|  | oak |  |"]
 
 
@@ -44,8 +51,7 @@ GROUPED = (
 def test_an_item_is_not_found_in_the_row_of_its_group() -> None:
     """The rarest words of this item are those of its groups, but the item is in another row."""
     excerpts = Excerpts(GROUPED, first_page=1)
-    unit = excerpts.find({"region": "North", "branch": "Branch 8", "amount": 16.25}, [])
-    assert unit is not None
+    unit = find(excerpts, {"region": "North", "branch": "Branch 8", "amount": 16.25})
     assert GROUPED[slice(*excerpts.span(unit))] == "| x16 | 16.25 |\n"
 
 
@@ -61,9 +67,7 @@ def test_rows_of_other_groups_of_a_table_are_shown_without_its_head() -> None:
 
 def test_an_excerpt_has_its_page_and_the_head_of_its_table() -> None:
     excerpts = Excerpts(TABLE, first_page=1)
-    unit = excerpts.find({"number": "A3", "price": 3}, [])
-    assert unit is not None
-    shown = shown_of(excerpts, unit)
+    shown = shown_of(excerpts, find(excerpts, {"number": "A3", "price": 3}))
     assert "<!-- page: 2 -->" in shown
     assert "| Number | Name | Price |" in shown
     assert "Filter" not in shown
@@ -75,8 +79,7 @@ def test_a_row_that_the_document_repeats_is_found_by_all_of_its_words() -> None:
         f"| B1 | Hinge | 7.00 |\n| B2 | Hinge | 7.00 |\n| C{number} | Hinge | 9.00 |\n" for number in range(5)
     )
     excerpts = Excerpts(f"<!-- page: 1 -->\n| Number | Name | Price |\n| --- | --- | --- |\n{rows}", first_page=1)
-    unit = excerpts.find({"number": "B2", "name": "Hinge", "price": "7 EUR"}, [])
-    assert unit is not None
+    unit = find(excerpts, {"number": "B2", "name": "Hinge", "price": "7 EUR"})
     assert shown_of(excerpts, unit).splitlines()[-1] == "| B2 | Hinge | 7.00 |"
     assert excerpts.find({"name": "Hinge"}, []) is None
 
@@ -96,7 +99,5 @@ def test_numbers_are_compared_without_separators_and_trailing_decimal_zeros(text
 def test_integers_that_differ_by_zeros_are_different() -> None:
     """The price that all rows share matches none of them; the count does."""
     excerpts = Excerpts("| Count | Price |\n| --- | --- |\n| 100 | 2.50 |\n| 10 | 2.50 |\n| 1 | 2.50 |\n", first_page=1)
-    [found] = [excerpts.find({"count": 10, "price": 2.5}, [])]
-    assert found is not None
-    start, end = excerpts.span(found)
+    start, end = excerpts.span(find(excerpts, {"count": 10, "price": 2.5}))
     assert excerpts.content[start:end].strip() == "| 10 | 2.50 |"

@@ -26,6 +26,10 @@ def model_call(document: Document, **changes: Any) -> ModelRequest:
     return ModelRequest(**(options | changes))
 
 
+def values_of(rows: list[reading.Item]) -> list[dict[str, Any]]:
+    return [{name: value.value for name, value in row.items()} for row in rows]
+
+
 @pytest.fixture(scope="module")
 def document() -> Document:
     return families.document(BY_NAME["invoice-en-carried"], seed=1, pages=3)
@@ -40,7 +44,7 @@ def test_a_reader_of_the_whole_document_finds_every_value(family: Family, pages:
     found = reading.read(shown(made), made.schema)
 
     rows = [{name: value for name, value in row.values.items() if value is not None} for row in made.rows]
-    assert [{name: value.value for name, value in row.items()} for row in found.rows] == rows
+    assert values_of(found.rows) == rows
     assert {pointer: value.value for pointer, value in found.scalars.items()} == made.scalars
     assert made.text.count("\f") == pages - 1
     assert rows
@@ -75,12 +79,10 @@ def test_a_reader_uses_context_without_returning_its_items(document: Document) -
     context = ["[for reading only, the end of the piece before this one:]", *before, "[this piece begins here:]"]
     ends = ["[this piece ends here; for reading only, the beginning of the next one:]", *after]
     found = reading.read("\n".join([*context, *piece, *ends]), made.schema).rows
-    assert [{name: value.value for name, value in row.items()} for row in found] == [
-        row.values for row in made.rows[1:4]
-    ]
+    assert values_of(found) == [row.values for row in made.rows[1:4]]
 
 
-def test_a_sloppy_reader_has_the_share_of_defects_in_its_name(document: Document) -> None:
+def test_a_sloppy_reader_has_the_share_of_defects_in_its_name() -> None:
     made = families.document(BY_NAME["statement-de-signs"], seed=1)
     perfect, sloppy = (json.loads(reader.extract(model_call(made, mode=mode))) for mode in ("perfect", "sloppy-10"))
     spoiled = [

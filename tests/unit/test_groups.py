@@ -2,9 +2,10 @@
 
 import pytest
 
-from etl.postprocessors.excerpts import Excerpts, ExcerptText
+from etl.postprocessors.excerpts import Excerpts
 from etl.postprocessors.groups import HeadingsAndTables
 from etl.postprocessors.tables import TableHeads
+from tests.unit.test_excerpts import find, shown_of
 
 HEAD = "| region | account | amount |\n|---|---|---|\n"
 TABLES = {
@@ -81,13 +82,10 @@ def test_an_excerpt_has_the_headings_and_groups_of_its_rows() -> None:
     """A regression test: a correction, which contains only the invalid rows, lacked the name of their account."""
     rows = "".join(f"| x{number} | {number} | {number}.00 |\n" for number in range(9))
     excerpts = Excerpts(f"## Account 7\n\n{HEAD}| North | | |\n{rows}", first_page=1)
-    unit = excerpts.find({"region": "x8", "amount": 8}, [])
-    assert unit is not None
-    shown = ExcerptText()
-    shown.add(excerpts, [unit])
-    assert "## Account 7" in shown.text
-    assert "| North | |" in shown.text
-    assert "x7" not in shown.text
+    shown = shown_of(excerpts, find(excerpts, {"region": "x8", "amount": 8}))
+    assert "## Account 7" in shown
+    assert "| North | |" in shown
+    assert "x7" not in shown
 
 
 def test_tags_of_a_table_may_be_in_upper_case() -> None:

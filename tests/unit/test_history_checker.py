@@ -180,7 +180,7 @@ def progress_of(lines: list[Line], **counts: int) -> None:
     final_job(lines)["progress"].update(counts)
 
 
-def rewrite(lines: list[Line], content: bytes, *, item: bool = True) -> None:
+def rewrite(lines: list[Line], content: bytes) -> None:
     """Replace the content of all downloads of a file."""
     entry = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
     for line in lines:

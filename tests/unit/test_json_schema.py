@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from rules.loading.system_rules import SHIPPED
 from rules.schema import json_schema
 from rules.schema.json_schema import SchemaRefused, check, errors
 from rules.schema.subschemas import Parts
@@ -420,7 +421,6 @@ def test_wrong_uses_of_extension_keywords_are_refused(schema: dict[str, Any], po
     assert json_schema.errors(member(**schema), {}) == []  # rules that were saved by an earlier release still work
 
 
-SHIPPED = Path(json_schema.__file__).parents[1] / "loading" / "shipped"
 KNOWN = {
     *("$schema", "title", "description", "type", "properties", "required", "additionalProperties", "items", "enum"),
     *("format", "pattern", "$ref", "$defs", "x-merge", "x-merge-key", "x-sum-of"),

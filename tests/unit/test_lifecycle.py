@@ -40,19 +40,23 @@ class Row(NamedTuple):
     statement: str
 
 
+def section(title: str) -> tuple[set[tuple[str, str]], list[Row]]:
+    """Return the arrows of the diagram of a section of the page, and the rows of its table."""
+    text = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return set(re.findall(r"^ +(\S+) --> (\w+)", text, re.MULTILINE)), [
+        Row(frozenset(before.split(", ")), frozenset(after.split(", ")), who, statement.strip("`"))
+        for before, after, who, statement in cells[2:]
+    ]
+
+
 class Part:
     """A section of the page, `## Chunk`, `## Job`, or `## Delivery`, with its states and its model."""
 
     def __init__(self, title: str, states: type[TextChoices], model: type[Chunk | Job | Delivery]) -> None:
         self.title, self.states, self.model = title, states, model
         self.table = model._meta.db_table
-        text = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-        self.drawn = set(re.findall(r"^ +(\S+) --> (\w+)", text, re.MULTILINE))
-        cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-        self.rows = [
-            Row(frozenset(before.split(", ")), frozenset(after.split(", ")), who, statement.strip("`"))
-            for before, after, who, statement in cells[2:]
-        ]
+        self.drawn, self.rows = section(title)
 
     def writes(self, statement: str) -> set[str]:
         """Return the states that a statement sets in rows of this table. If the state is a bound parameter, the clause
@@ -128,13 +132,7 @@ def test_only_sql_sets_a_job_status() -> None:
 
 
 # ---- Tasks ----------------------------------------------------------------------------------------------------------
-TEXT = PAGE.partition("\n## Task\n")[2].partition("\n## ")[0]
-TASK_DRAWN = set(re.findall(r"^ +(\S+) --> (\w+)", TEXT, re.MULTILINE))
-TASK_CELLS = [line.strip("| ").split(" | ") for line in TEXT.splitlines() if line.startswith("| ")]
-TASK_ROWS = [
-    Row(frozenset(before.split(", ")), frozenset(after.split(", ")), who, move.strip("`"))
-    for before, after, who, move in TASK_CELLS[2:]
-]
+TASK_DRAWN, TASK_ROWS = section("Task")
 ARROWS = {
     f"moves.{name}": value
     for name, value in vars(run_state_transitions).items()

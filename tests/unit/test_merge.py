@@ -46,11 +46,10 @@ def merged(*data: Any, schema: dict[str, Any] | None = None) -> Merged:
     return merge(SCHEMA if schema is None else schema, [ParsedResponse(data=each) for each in data])
 
 
-def merged_member(kind: dict[str, Any], *data: Any, **options: Any) -> Any:
+def merged_member(kind: dict[str, Any], *data: Any) -> Any:
     """Return the merged value of one member."""
-    return merged(
-        *({"x": each} for each in data), schema={"type": "object", "properties": {"x": kind}}, **options
-    ).data.get("x")
+    schema = {"type": "object", "properties": {"x": kind}}
+    return merged(*({"x": each} for each in data), schema=schema).data.get("x")
 
 
 def without_lists(value: Any) -> Any:
@@ -88,9 +87,7 @@ def test_empty_pieces_change_nothing(piece: Any, before: list[Any], after: list[
 @given(st.lists(DATA, min_size=1, max_size=4))
 def test_every_value_comes_from_a_piece(pieces: list[Any]) -> None:
     given_values = {json.dumps(value) for piece in pieces for _, value in scalars(piece)}
-    given_lines = {
-        line.strip() for piece in pieces for _, value in scalars(piece) if isinstance(value, str) for line in [value]
-    }
+    given_lines = {value.strip() for piece in pieces for _, value in scalars(piece) if isinstance(value, str)}
     for pointer, value in scalars(merged(*pieces).data):
         if pointer == "/notes" and isinstance(value, str):
             assert set(value.split("\n")) <= given_lines | {""}

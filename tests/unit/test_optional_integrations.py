@@ -27,6 +27,16 @@ worker_process_init.send(sender=None)
 """
 
 
+def imported(start: str, names: tuple[str, ...], **variables: str) -> list[str]:
+    """Return the modules whose names start so, and that a process with these variables has imported after its start."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED.format(start=start, names=names)],
+        env={**os.environ, **variables}, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
 @pytest.mark.parametrize("start", [WEB, WORKER], ids=["web", "worker"])
 @pytest.mark.parametrize(
     ("variables", "loaded"),
@@ -41,15 +51,7 @@ worker_process_init.send(sender=None)
 def test_a_process_imports_only_configured_integrations(
     start: str, variables: dict[str, str], loaded: set[str]
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED.format(start=start, names=(*TRACES, "sentry_sdk"))],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    names = done.stdout.split()
+    names = imported(start, (*TRACES, "sentry_sdk"), **variables)
     assert {each for each in (*TRACES, "sentry_sdk") if any(name.startswith(each) for name in names)} == loaded
 
 
@@ -73,6 +75,4 @@ def test_a_worker_does_not_import_pages_admin_or_sign_in() -> None:
         "config.urls", "unfold.admin", "rest_framework.views", "exports.admin.", "exports.pages.", "pyarrow", "authlib",
         "fido2",
     )  # fmt: skip
-    code = LOADED.format(start=WORKER, names=names)
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.split() == []
+    assert imported(WORKER, names) == []

@@ -70,16 +70,20 @@ def test_redirects_are_not_followed() -> None:
         assert elsewhere.received == []
 
 
-def test_the_ssrf_guard_blocks_names_with_a_private_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A25: every address of a name must be permitted, because a connection may use any of them."""
+def resolve_both(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    """Let the name both.example have these addresses."""
     real = socket.getaddrinfo
 
-    def both(host: Any, port: Any, *args: Any, **options: Any) -> Any:
-        if host != "both.example":
-            return real(host, port, *args, **options)
-        return [*real("127.0.0.1", port, *args, **options), *real("10.0.0.1", port, *args, **options)]
+    def resolve(host: Any, port: Any, *args: Any, **options: Any) -> Any:
+        hosts = addresses if host == "both.example" else (host,)
+        return [found for each in hosts for found in real(each, port, *args, **options)]
 
-    monkeypatch.setattr(socket, "getaddrinfo", both)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+
+
+def test_the_ssrf_guard_blocks_names_with_a_private_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A25: every address of a name must be permitted, because a connection may use any of them."""
+    resolve_both(monkeypatch, "127.0.0.1", "10.0.0.1")
     with receiver() as server:
         with pytest.raises(AddressBlocked):
             post(server.url.replace("127.0.0.1", "both.example"), Deadline(10), guard=LOOPBACK)
@@ -88,14 +92,7 @@ def test_the_ssrf_guard_blocks_names_with_a_private_address(monkeypatch: pytest.
 
 
 def test_it_tries_the_next_address_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = socket.getaddrinfo
-
-    def both(host: Any, port: Any, *args: Any, **options: Any) -> Any:
-        if host != "both.example":
-            return real(host, port, *args, **options)
-        return [*real("127.0.0.2", port, *args, **options), *real("127.0.0.1", port, *args, **options)]
-
-    monkeypatch.setattr(socket, "getaddrinfo", both)
+    resolve_both(monkeypatch, "127.0.0.2", "127.0.0.1")
     with receiver() as server:
         assert post(server.url.replace("127.0.0.1", "both.example"), Deadline(10), guard=LOOPBACK)[0] == 204
         assert server.received[0].headers["host"].startswith("both.example:")

@@ -189,8 +189,7 @@ FORMS = [article_lines, plain_lines, indented, numbered, bulleted]
 @pytest.mark.parametrize("size", [700, 2_000, 8_000])
 def test_items_of_several_lines_are_not_split(item_of: Any, per_page: int, size: int) -> None:
     """B42: rows of three lines are kept together even if there are no empty lines between them."""
-    items = [item_of(number) for number in range(1, 501)]
-    texts = ["\n".join(items[at]) for at in range(500)]
+    texts = ["\n".join(item_of(number)) for number in range(1, 501)]
     pages = [
         f"ACME Ltd, statement 4711\n\n{chr(10).join(texts[at : at + per_page])}\n\nPage {at // per_page + 1}"
         for at in range(0, 500, per_page)

@@ -147,8 +147,6 @@ def test_an_invoice_row_has_its_name_and_amount_in_one_row(document: Case) -> No
 
 
 def test_the_truth_of_an_e_invoice_is_its_xml() -> None:
-    from xml.etree import ElementTree as ET
-
     root = ET.fromstring(  # noqa: S314 - written above
         "<Invoice><ExchangedDocument><ID>17</ID><IssueDateTime><DateTimeString>20260305</DateTimeString>"
         "</IssueDateTime></ExchangedDocument><IncludedSupplyChainTradeLineItem><SpecifiedTradeProduct><Name>Ink</Name>"

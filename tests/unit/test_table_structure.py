@@ -13,6 +13,7 @@ from etl.providers.local.tables.alignment import aligned_tables
 from tests.unit.test_layout import row, words
 
 FIGURES = [("Kingfisher", "29"), ("Osprey", "20"), ("Mink", "35")]
+FIGURE_ROWS = [f"| {name} | {value} |" for name, value in FIGURES]
 
 
 def horizontal(*ys: float, x0: float = 40, x1: float = 300) -> list[Ruling]:
@@ -52,7 +53,7 @@ def test_titles_and_notes_between_the_lines_of_a_table_are_not_rows() -> None:
     rulings = Rulings(horizontal=horizontal(36, 74, 96, 116, 136, 158, 194))
     [title, table, note] = read(boxes, rulings, [table_region(40, 36, 300, 194)])
     assert "The share of the range of each of the species" in " ".join(title)
-    assert [table[0], *table[2:]] == ["| Species | Percent |", *(f"| {name} | {value} |" for name, value in FIGURES)]
+    assert [table[0], *table[2:]] == ["| Species | Percent |", *FIGURE_ROWS]
     assert " ".join(note) == "Note: the range is that of the year before last with islands."
 
 
@@ -74,7 +75,7 @@ def test_a_shaded_head_is_a_separate_row() -> None:
     rulings = find_rulings(picture, 1.0)
     assert [round(line.y0) for line in rulings.edges] == [74, 96]
     [table] = read(boxes, rulings, [table_region(40, 74, 300, 156)])
-    assert [table[0], *table[2:]] == ["| Species | Percent |", *(f"| {name} | {value} |" for name, value in FIGURES)]
+    assert [table[0], *table[2:]] == ["| Species | Percent |", *FIGURE_ROWS]
 
 
 def test_leaders_and_lines_of_dashes_are_not_text_of_cells() -> None:
@@ -86,7 +87,7 @@ def test_leaders_and_lines_of_dashes_are_not_text_of_cells() -> None:
         *row(98, (50, "Mink ........"), (200, "35")),
     ]
     [table] = read(boxes)
-    assert table == ["| Species | Percent |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in FIGURES)]
+    assert table == ["| Species | Percent |", "| --- | --- |", *FIGURE_ROWS]
 
 
 def test_wide_spaces_in_a_framed_column_do_not_divide_it() -> None:
@@ -122,11 +123,7 @@ def test_prose_beside_a_table_is_not_part_of_it(around: list[int]) -> None:
     boxes += [word for y in ys for word in words("and the birds of the lakes eat much more fish", 50, y)]
     text = Region(kind="text", score=0.98, x0=45, y0=ys[0] - 4, x1=320, y1=ys[-1] + 14)
     blocks = read(boxes, regions=[table_region(345, 76, 550, 136), text])
-    assert blocks[-1] == [
-        "| Species | Percent |",
-        "| --- | --- |",
-        *(f"| {name} | {value} |" for name, value in FIGURES),
-    ]
+    assert blocks[-1] == ["| Species | Percent |", "| --- | --- |", *FIGURE_ROWS]
 
 
 def test_a_bold_heading_of_rows_is_not_a_part_of_the_next_row() -> None:

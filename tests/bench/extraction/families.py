@@ -270,12 +270,11 @@ class Writer:
             rest = f"{self.rng.choice(('verzinkt', 'Sonderposten', 'Charge'))} {self.rng.randrange(100, 999)}"
             item.values["description"] = f"{texts['description']} {rest}"
         place = self.row(texts)
+        places = {name: place for name in self.kind.columns if item.values[name] is not None}
         if rest:
-            second = self.row({name: rest if name == "description" else "" for name in self.kind.columns})
-            return {name: place for name in self.kind.columns if item.values[name] is not None} | {
-                "": second  # the second line of the description
-            }
-        return {name: place for name in self.kind.columns if item.values[name] is not None}
+            # The second line of the description.
+            places[""] = self.row({name: rest if name == "description" else "" for name in self.kind.columns})
+        return places
 
     # ---- Tables -----------------------------------------------------------------------------------------------------
     def head(self) -> None:

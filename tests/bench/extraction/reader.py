@@ -114,12 +114,15 @@ def choose(parsed: ModelRequest) -> str:
     """Choose the value of the last page, as the schemas of the benchmark require."""
     data: dict[str, Any] = {}
     for pointer, candidates in model_request.candidates(parsed.data):
-        *above, name = pointer.strip("/").split("/")
-        inside = data
-        for each in above:
-            inside = inside.setdefault(each, {})
-        inside[name] = max(candidates, key=lambda candidate: candidate[1])[0]
+        set_value(data, pointer, max(candidates, key=lambda candidate: candidate[1])[0])
     return json.dumps({"data": data}, ensure_ascii=False)
+
+
+def set_value(data: dict[str, Any], pointer: str, value: Any) -> None:
+    *above, name = pointer.strip("/").split("/")
+    for each in above:
+        data = data.setdefault(each, {})
+    data[name] = value
 
 
 def notes(parsed: ModelRequest) -> str:
@@ -207,12 +210,8 @@ def to_json(found: Reading, schema: Schema) -> str:
     data: dict[str, Any] = {}
     evidence: dict[str, Any] = {}
     for pointer, _ in reading.scalars_of(schema):
-        *above, name = pointer.strip("/").split("/")
-        inside = data
-        for each in above:
-            inside = inside.setdefault(each, {})
         value = found.scalars.get(pointer)
-        inside[name] = value.value if value else None
+        set_value(data, pointer, value.value if value else None)
         if value and value.quote:
             evidence[pointer] = {"page": value.page, "quote": value.quote}
     nullable = [name for name, each in reading.members_of(schema).items() if allows_null(each)]
@@ -271,11 +270,11 @@ def drop(row: Item, name: str, _number: str, _rng: Random) -> Item:
 
 
 def null(row: Item, name: str, _number: str, _rng: Random) -> Item:
-    return row | {name: changed(row[name], value=None)}
+    return row | {name: replace(row[name], value=None)}
 
 
 def mistype(row: Item, _name: str, number: str, _rng: Random) -> Item:
-    return row | {number: changed(row[number], value=f"{row[number].value} EUR")}
+    return row | {number: replace(row[number], value=f"{row[number].value} EUR")}
 
 
 def misread(row: Item, _name: str, number: str, _rng: Random) -> Item:
@@ -286,8 +285,8 @@ def misread(row: Item, _name: str, number: str, _rng: Random) -> Item:
         if all(map(str.isdecimal, pair)) and pair[0] != pair[1] and (first > 0 or pair[1] != "0"):
             digits[first : first + 2] = reversed(pair)
             result = json.loads("".join(digits))
-            return row | {number: changed(row[number], value=-result if value < 0 else result)}
-    return row | {number: changed(row[number], value=value + 1)}
+            return row | {number: replace(row[number], value=-result if value < 0 else result)}
+    return row | {number: replace(row[number], value=value + 1)}
 
 
 def mangle(row: Item, _name: str, _number: str, rng: Random) -> Item:
@@ -299,16 +298,12 @@ def mangle(row: Item, _name: str, _number: str, rng: Random) -> Item:
 def mangled(value: Found, defect: str) -> Found:
     match defect:
         case "cut":
-            return changed(value, quote=value.quote[2:-1])
+            return replace(value, quote=value.quote[2:-1])
         case "shorten":
-            return changed(value, quote=f"{value.quote[:8]} … {value.quote[-4:]}")
+            return replace(value, quote=f"{value.quote[:8]} … {value.quote[-4:]}")
         case "page":
-            return Found(value=value.value, page=value.page + 1, quote=value.quote)
-    return changed(value, quote="")
-
-
-def changed(found: Found, **changes: Any) -> Found:
-    return Found(**({"value": found.value, "page": found.page, "quote": found.quote} | changes))
+            return replace(value, page=value.page + 1)
+    return replace(value, quote="")
 
 
 DEFECTS: dict[str, Callable[[Item, str, str, Random], Item]] = {

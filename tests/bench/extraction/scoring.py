@@ -119,9 +119,8 @@ class Scoring:
                 self.loss(member_pointer, member_pointer, pages=row.pages)
             elif not is_equal(value, truth):
                 self.differs(member_pointer, value, truth)
-            elif (
-                value is not None and name in row.places
-            ):  # members of groups have no place, because any row may be cited
+            elif value is not None and name in row.places:
+                # Members of groups have no place, because any row may be cited.
                 self.cited_in_row(member_pointer, row, row.places[name])
 
     # ---- Verdicts ---------------------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def line(outcome: Outcome) -> list[object]:
         f"{case.document.family}, {case.document.pages} p.",
         case.strategy,
         case.mode,
-        score.status if not score.error else score.error,
+        score.error or score.status,
         f"{score.right} of {score.rows}",
         score.extra,
         f"{score.scalars_right} of {score.scalars}",

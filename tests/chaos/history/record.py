@@ -23,7 +23,6 @@ class Record:
     """The file, written by many threads. Times are monotonic, except `at`, the wall-clock time at the end."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         self.file = path.open("w", buffering=1)
         self.lock = threading.Lock()
         self.is_final = False  # set when all work has ended: later responses describe the final state

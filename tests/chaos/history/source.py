@@ -109,7 +109,7 @@ class Clock:
         self.thread.join(10)
 
 
-# ---- Expected files of the clean dataset------------------------------------------------------------------------------
+# ---- Expected files of the clean dataset -----------------------------------------------------------------------------
 
 
 def clean_file(slices: list[tuple[str, str, int]], *, schema: int, form: str) -> bytes:
