@@ -1,8 +1,8 @@
 """Fixtures of the integration tests."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.conf import LazySettings
@@ -19,6 +19,7 @@ from exports.worker import execution
 from exports.worker.batches import ChunkDurations
 from exports.worker.pauses import DatasetPauses
 from tests.broker import lose_messages
+from tests.conftest import change_settings
 from tests.integration import openai_server
 from tests.integration.llm_factories import configure
 from tests.integration.openai_server import ModelServer
@@ -85,9 +86,7 @@ def configure_stages(settings: LazySettings, tmp_path: Path) -> ConfigureStages:
     only the machine has stalled.
     """
 
-    def change(**values: Any) -> None:
-        settings.SLUICE = settings.SLUICE.model_copy(update=values)
-
+    change = partial(change_settings, settings)
     lose_messages()
     change(
         etl_ocr_provider="tests.scripted_stages.Provider",

@@ -14,6 +14,7 @@ from etl.postprocessors import server_features
 from etl.providers.base import OCRResult, Page, page_marker
 from rules.library.content import RuleContent
 from tests.broker import valkey
+from tests.conftest import change_settings
 from tests.integration.openai_server import MODEL, ModelServer
 
 KEY = "sk-test-key"
@@ -34,7 +35,7 @@ def configure(settings: Any, models: ModelServer, **changes: Any) -> None:
         "etl_llm_api_key": SecretStr(KEY),
         "etl_llm_timeout_seconds": 10.0,
     }
-    settings.SLUICE = settings.SLUICE.model_copy(update=values | changes)
+    change_settings(settings, **(values | changes))
     forget(models)
 
 

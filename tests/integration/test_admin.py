@@ -22,6 +22,7 @@ from exports.admin.errors import FOR_STAFF, advice_on
 from exports.core.errors import EXPLANATIONS
 from exports.delivery import links
 from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt, Slot
+from tests.conftest import change_settings
 from tests.integration.staff import list_of, messages_of, page_of, text_of
 
 MODELS = ("job", "chunk", "file", "receipt", "link", "download", "dataset", "slot", "tick")
@@ -77,7 +78,7 @@ def test_it_marks_slots_that_claims_skip(pages: Client, slots: int, dataset: Dat
     Slot.objects.provide(count=2, dataset=dataset)
     Dataset.objects.of_functions().update(max_concurrency=1)
     limit = Slot.objects.filter(dataset=None).count() - 1
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_db_slots": limit})
+    change_settings(settings, export_db_slots=limit)
     Slot.objects.filter(dataset=None, number=limit).update(token=1, lease_until=timezone.now() + timedelta(minutes=1))
 
     of_documents = Slot.objects.filter(dataset__kind="documents")

@@ -20,6 +20,7 @@ from exports.maintenance import lost_leases
 from exports.models import Allowance, Chunk, Dataset, Delivery, File, Job, Link, Receipt, Slot, Webhook
 from exports.worker import leases
 from tests.broker import lose_messages, queued
+from tests.conftest import change_settings
 from tests.integration import outcomes
 from tests.integration.factories import make_job, result_of
 from tests.integration.staff import confirm, fail, form_in, list_of, messages_of, page_of, press, select, text_of
@@ -272,7 +273,7 @@ def test_a_lease_is_withdrawn_only_from_the_displayed_holder(dataset: Dataset, a
 def test_a_chunk_without_attempts_left_fails_when_it_is_released(
     pages: Client, dataset: Dataset, alice: User, settings: Any
 ) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_attempts": 1})
+    change_settings(settings, export_max_attempts=1)
     job = make_job(dataset, alice, chunks=1)
     claim()
 
@@ -369,7 +370,7 @@ def test_a_slot_is_held_while_the_source_is_unavailable(
     lost_leases.withdraw(held.chunk_id, token=held.token)
     Slot.objects.held().update(lease_until=LONG_AGO)
     slot = Slot.objects.held().get()
-    settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": unreachable_url(settings)})
+    change_settings(settings, source_database_url=unreachable_url(settings))
 
     (words,) = messages_of(press(pages, slot, "release"))
 

@@ -25,6 +25,7 @@ from exports.worker import batches, execution, leases, transitions
 from exports.worker.leases import Claim
 from exports.worker.slot import WorkerSlot
 from tests.broker import lose_messages, queued
+from tests.conftest import change_settings
 from tests.integration import faulty_s3, outcomes
 from tests.integration.factories import claim_one, make_job, result_of
 from tests.waiting import wait_until
@@ -283,7 +284,7 @@ def test_returned_chunks_wake_workers_for_free_slots_only(  # noqa: PLR0917 - py
     messages: int,
 ) -> None:
     """A13: more workers could take slots while this worker has none, and connect to the source in addition to it."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_db_slots": usable})
+    change_settings(settings, export_db_slots=usable)
     change_function(source_db, "PERFORM pg_sleep(3);")
     monkeypatch.setattr(batches, "BATCH_SECONDS", 1)
     job = make_job(dataset, alice, 24)
@@ -365,7 +366,7 @@ class CountingSession(database.SourceSession):
 def proxy(settings: LazySettings) -> Iterator[faulty_s3.Proxy]:
     """A proxy in front of the object storage."""
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
+        change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url))
         yield proxy
 
 
@@ -508,7 +509,7 @@ def test_a_worker_keeps_its_slot_between_batches(
     dataset: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A13: otherwise another worker would take the slot, and both would be connected to the source."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_db_slots": 1})
+    change_settings(settings, export_db_slots=1)
     job = make_job(dataset, alice, 60)
     others: list[Claim | None] = []
     connections: list[str] = []

@@ -47,7 +47,7 @@ from exports.worker.leases import Claim
 from exports.worker.slot import WorkerSlot
 from exports.worker.transitions import ChunkResult
 from tests.broker import lose_messages, queued
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration import faulty_s3
 from tests.integration.factories import claim_one, end_chunk, make_job, result_of
 from tests.integration.test_execution import CONTENT, PATH, empty_bucket  # noqa: F401 - a fixture
@@ -334,7 +334,7 @@ def test_the_lease_is_renewed_while_files_are_checked(
     dataset: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A11: checking 10,000 files takes longer than a lease."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 1})
+    change_settings(settings, export_lease_seconds=1)
     job = make_job(dataset, alice, 2)
     execution.drain()
     storage.delete(PATH)
@@ -719,7 +719,7 @@ def test_a_refused_delivery_costs_no_attempt(dataset: Dataset, alice: User, sett
     job = make_job(dataset, alice, 2)
     execution.drain()
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
+        change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url))
         proxy.inject("PUT", str(job.pk), faulty_s3.answer_500, times=1000)
         for _ in range(6):
             complete_now(job)
@@ -746,7 +746,7 @@ def test_no_completion_starts_while_the_storage_refuses_writes(
     execution.drain()
     storage.suspect()
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
+        change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url))
         proxy.inject("PUT", "", faulty_s3.answer_500, times=1000)
         completion.drain(job.pk)
 
@@ -764,7 +764,7 @@ def test_an_attempt_without_a_receipt_leaves_no_copies(
     execution.drain()
     folder = f"_receipts/{job.pk}/"
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
+        change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url))
         proxy.inject("PUT", packs.key_of("", 1), faulty_s3.answer_500, times=1000)
         completion.complete(job.pk)
         assert list(storage.list_objects(folder)) == []
@@ -824,7 +824,7 @@ def test_the_pause_of_a_refused_delivery_grows(dataset: Dataset, alice: User, se
     job = make_job(dataset, alice, 2)
     execution.drain()
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
+        change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url))
         proxy.inject("PUT", str(job.pk), faulty_s3.answer_500, times=1000)
         completion.complete(job.pk)
         for refused_for, at_least, at_most in ((0, 0, 4), (100, 24, 27), (1000, 59, 61)):
@@ -934,9 +934,7 @@ def test_concurrent_exports_of_the_same_files_do_not_make_jobs_fail(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: LazySettings
 ) -> None:
     """A38: every file is replaced several times a second, each time by different bytes."""
-    settings.SLUICE = settings.SLUICE.model_copy(
-        update={"export_backoff_base_seconds": 0.1, "export_backoff_max_seconds": 0.1}
-    )
+    change_settings(settings, export_backoff_base_seconds=0.1, export_backoff_max_seconds=0.1)
     source_db.execute("""
         CREATE FUNCTION data.rows_now(key text, effective_date date) RETURNS TABLE (k text, n int, at text)
         LANGUAGE sql AS $$ SELECT key, n, clock_timestamp()::text FROM generate_series(1, 1 + length(key)) n $$

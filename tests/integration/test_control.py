@@ -21,7 +21,7 @@ from exports.jobs import actions, submission
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, Event, Job, Receipt, Slot, Usage
 from exports.worker import completion, execution, leases
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration import outcomes
 from tests.integration.factories import claim_one, make_job, result_of
 from tests.integration.locks import waits_for_a_lock
@@ -101,7 +101,7 @@ def test_a_running_chunk_stops_at_its_next_part_and_its_upload_is_aborted(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any
 ) -> None:
     """A19: the rows take 15 seconds, and are uploaded in several parts."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 3})
+    change_settings(settings, export_lease_seconds=3)
     source_db.execute("""
         CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date)
         RETURNS TABLE (k text, n int, d date) LANGUAGE sql STABLE AS

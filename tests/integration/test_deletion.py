@@ -20,7 +20,7 @@ from etl.models import Deletion, ModelUsage, Task
 from etl.pipeline import actions, artifacts, deletion, page_images
 from tests import scripted_stages
 from tests.broker import valkey
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.stage_runs import ConfigureStages, row_of, run, run_beside, seen
 from tests.integration.test_etl_api import path
@@ -45,7 +45,7 @@ def completed(user: User, **changes: Any) -> Task:
 
 
 def fail_storage(settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl("http://127.0.0.1:9")})
+    change_settings(settings, s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:9"))
 
 
 # ---- On request -----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from io import StringIO
 from ipaddress import ip_network
 from pathlib import Path
@@ -30,16 +31,14 @@ from etl.postprocessors import server_features
 from etl.postprocessors.server_features import JsonMode, ServerFeatures
 from etl.providers.local import sandbox, system_calls
 from exports.models import Dataset, Slot, Tick
+from tests.conftest import change_settings
 from tests.integration import faulty_s3
 from tests.integration.faulty_s3 import Handler
 
 
 @pytest.fixture
 def change(settings: LazySettings) -> Callable[..., None]:
-    def change(**values: Any) -> None:
-        settings.SLUICE = settings.SLUICE.model_copy(update=values)
-
-    return change
+    return partial(change_settings, settings)
 
 
 def examine(subject: Subject[Any], check: str) -> tuple[str, str]:

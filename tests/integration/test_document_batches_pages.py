@@ -11,11 +11,12 @@ from django.test import Client
 from etl.core.states import Stage
 from etl.models import DocumentBatch, Task
 from tests.broker import valkey
+from tests.conftest import change_settings
 from tests.integration.etl_factories import make_batch, make_rule
 from tests.integration.etl_progress import begin, complete, fail
 from tests.integration.test_document_batches import body, fail_after_ocr, texts, zipped
 from tests.integration.test_documents_pages import signed_in
-from tests.integration.test_etl_submission import RTF, change
+from tests.integration.test_etl_submission import RTF
 
 LIST = "/app/documents/batches"
 
@@ -70,7 +71,7 @@ def test_refused_files_of_an_archive_are_listed_by_name(client: Client) -> None:
 def test_a_refused_form_shows_its_errors(
     client: Client, settings: LazySettings, form: Any, status: int, text: str
 ) -> None:
-    change(settings, etl_max_open_per_user=2)
+    change_settings(settings, etl_max_open_per_user=2)
     for file in form.get("file", []) if isinstance(form.get("file"), list) else [form.get("file")]:
         if file:
             file.seek(0)

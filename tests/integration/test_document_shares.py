@@ -20,10 +20,10 @@ from etl.models import Allowance, Task, Upload, Usage
 from etl.pipeline import actions, execution, queue_limit, quotas, turns
 from rules.models import Rule, RuleUsage
 from tests import scripted_stages
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.stage_runs import ConfigureStages, row_of, run, seen
-from tests.integration.test_etl_submission import TEXT, change, documents, plain, send  # noqa: F401 - plain is a fixture
+from tests.integration.test_etl_submission import TEXT, documents, plain, send  # noqa: F401 - plain is a fixture
 from tests.integration.test_etl_uploads import UPLOADS, request_upload, submit, uploaded
 from tests.integration.test_leases import in_threads
 
@@ -199,7 +199,7 @@ def test_a_user_is_accepted_despite_another_users_backlog(
     plain: Rule,  # noqa: F811
 ) -> None:
     """B44: a full queue only refuses users who have used their share of it."""
-    change(settings, etl_queue_size=10)
+    change_settings(settings, etl_queue_size=10)
     for _ in range(10):
         make_row(alice, rule=rule)
     assert refusal(send(client_of(alice))) == (503, "queue_full")
@@ -224,7 +224,7 @@ def quota(settings: LazySettings, plain: Rule) -> Callable[..., None]:  # noqa: 
     """Return a function that sets the limits of all users."""
 
     def set_limits(**limits: int) -> None:
-        change(settings, **limits)
+        change_settings(settings, **limits)
 
     return set_limits
 

@@ -24,6 +24,7 @@ from etl.pipeline import actions, completion, deletion
 from exports.models import Delivery
 from exports.tasks import deliver
 from tests.broker import lose_messages, queued
+from tests.conftest import change_settings
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import RESULT, begin, complete, fail, read
 from tests.integration.receiver import Receiver, answer, receiver
@@ -45,9 +46,7 @@ def endpoint(settings: Any) -> Iterator[Receiver]:
     fields = Environment.model_validate(
         {**settings.SLUICE.model_dump(), "export_webhook_allow_cidrs": ("127.0.0.0/8",)}
     )
-    settings.SLUICE = settings.SLUICE.model_copy(
-        update={"export_webhook_allow_cidrs": fields.export_webhook_allow_cidrs}
-    )
+    change_settings(settings, export_webhook_allow_cidrs=fields.export_webhook_allow_cidrs)
     with receiver() as running:
         yield running
 

@@ -34,9 +34,9 @@ from etl.providers.local.provider import OFFICE_WARNINGS
 from rules.models import Rule
 from tests.broker import valkey
 from tests.browser import scenes_documents as scenes
+from tests.conftest import change_settings
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_progress import begin, complete, fail
-from tests.integration.test_etl_submission import change
 
 LIST = "/app/documents"
 SUBMIT = f"{LIST}/submit"
@@ -130,12 +130,12 @@ def test_changes_require_a_post_with_a_csrf_token(alice: User) -> None:
 
 def test_page_requests_count_toward_the_api_rate_limits(settings: LazySettings, alice: User) -> None:
     task, client = make_task(alice), signed_in(alice)
-    change(settings, etl_rate="1/min", etl_poll_rate="2/min")
+    change_settings(settings, etl_rate="1/min", etl_poll_rate="2/min")
     assert "Document cancelled" in followed(client, path(task, "cancel"))  # which redirects to a GET
     assert client.get(LIST).status_code == 200
     assert client.get(LIST).status_code == 429
     assert client.get(path(task, "json")).status_code == 429
-    change(settings, etl_rate="1/min", etl_poll_rate="100/min")
+    change_settings(settings, etl_rate="1/min", etl_poll_rate="100/min")
     assert "Too many requests" in followed(client, path(task, "retry"), from_stage="ocr")
     refused = client.post(SUBMIT, {"file": file()})
     assert (refused.status_code, "Too many requests" in refused.content.decode()) == (429, True)
@@ -148,7 +148,7 @@ def test_a_page_shows_when_its_document_is_deleted(client: Client, alice: User, 
     task = make_task(alice, created_at=datetime(2026, 3, 1, 9, 15, tzinfo=UTC))
     complete(task)
     assert "kept until" not in text(client.get(path(task)))
-    change(settings, etl_retention_days=30)
+    change_settings(settings, etl_retention_days=30)
     assert "kept until 2026-03-31 09:15 UTC" in text(client.get(path(task)))
     Task.objects.filter(pk=task.pk).update(expires_at=datetime(2027, 1, 31, 12, tzinfo=UTC))
     assert "kept until 2027-01-31 12:00 UTC" in text(client.get(path(task)))
@@ -228,14 +228,14 @@ def test_refusals_are_shown_in_the_form(client: Client, fields: dict[str, Any], 
 
 
 def test_a_too_large_file_is_refused_during_the_upload(client: Client, settings: LazySettings) -> None:
-    change(settings, etl_max_file_bytes=5)
+    change_settings(settings, etl_max_file_bytes=5)
     assert "The file exceeds 5 bytes." in followed(client, SUBMIT, file=file(b"123456"))
     assert not Task.objects.exists()
 
 
 def test_a_full_queue_is_shown_in_the_form(client: Client, alice: User, settings: LazySettings) -> None:
     make_task(alice)
-    change(settings, etl_queue_size=1)
+    change_settings(settings, etl_queue_size=1)
     response = client.post(SUBMIT, {"file": file()})
     assert (response.status_code, b"The document queue is full" in response.content) == (503, True)
 
@@ -456,7 +456,7 @@ def test_unusable_rules_are_marked_in_every_menu(client: Client, alice: User, se
     assert f"The rule Invoices {NEEDS[1:-1]}." in pages[2]
     assert f"The rule Plain {NEEDS[1:-1]}" not in pages[1]
     assert not any(f"Plain {NEEDS}" in page for page in pages)
-    change(settings, etl_llm_base_url="http://127.0.0.1:9/v1", etl_llm_model="any")
+    change_settings(settings, etl_llm_base_url="http://127.0.0.1:9/v1", etl_llm_model="any")
     assert not any("none is configured" in text(client.get(url)) for url in (LIST, path(task), path(asking)))
 
 
@@ -468,7 +468,7 @@ def test_the_result_page_suggests_a_rule_with_fields_if_one_is_usable(
     page = text(client.get(path(task)))
     assert "extract again with a rule that extracts fields" not in page
     assert "Rules that extract fields need a language model, and none is configured." in page
-    change(settings, etl_llm_base_url="http://127.0.0.1:9/v1", etl_llm_model="any")
+    change_settings(settings, etl_llm_base_url="http://127.0.0.1:9/v1", etl_llm_model="any")
     assert "extract again with a rule that extracts fields" in text(client.get(path(task)))
 
 

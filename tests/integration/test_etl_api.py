@@ -26,10 +26,10 @@ from etl.api import lookup
 from etl.core.states import Stage, Status
 from etl.models import Task
 from tests.broker import valkey
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_progress import MARKDOWN, RESULT, begin, complete, end_completed, fail, read
-from tests.integration.test_etl_submission import change, silent_server  # noqa: F401
+from tests.integration.test_etl_submission import silent_server  # noqa: F401
 from tests.waiting import expect_within, wait_until
 
 TASKS = "/api/v1/etl/tasks"
@@ -449,7 +449,7 @@ def test_without_redis_rows_are_returned_in_bounded_time(
     running, ended = make_task(alice), make_task(alice)
     read(running)
     complete(ended)
-    change(settings, etl_redis_url=SecretStr(silent_server))
+    change_settings(settings, etl_redis_url=SecretStr(silent_server))
 
     def poll() -> None:
         lookup.breaker_of.cache_clear()
@@ -471,9 +471,9 @@ def test_redis_is_used_again_after_an_outage(
     url = settings.SLUICE.etl_redis_url
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    change(settings, etl_redis_url=SecretStr(f"redis://127.0.0.1:{port}/0"))
+    change_settings(settings, etl_redis_url=SecretStr(f"redis://127.0.0.1:{port}/0"))
     assert get(api, task)["status"] == "pending"
-    change(settings, etl_redis_url=url)
+    change_settings(settings, etl_redis_url=url)
     assert get(api, task)["status"] == "mineru_parsing"
 
 
@@ -585,7 +585,7 @@ def test_impossible_retries_are_refused(api: APIClient, alice: User, settings: L
     fail(task)
     response = api.post(path(task, "retry"), {"from_stage": "postprocess"})
     assert (response.status_code, response.json()["code"]) == (409, "artifact_missing")
-    change(settings, etl_queue_size=1)
+    change_settings(settings, etl_queue_size=1)
     make_task(alice)
     response = api.post(path(task, "retry"), {"from_stage": "ocr"})
     assert (response.status_code, response.json()["code"]) == (503, "queue_full")
@@ -628,7 +628,7 @@ def test_a_browser_session_reads_and_writes_with_a_csrf_token(alice: User) -> No
 def test_document_etl_has_its_own_rate_limits(api: APIClient, alice: User, settings: LazySettings) -> None:
     """B11."""
     task = make_task(alice)
-    change(settings, etl_rate="1/min", etl_poll_rate="2/min", export_rate="1/min", export_poll_rate="1/min")
+    change_settings(settings, etl_rate="1/min", etl_poll_rate="2/min", export_rate="1/min", export_poll_rate="1/min")
     valkey().delete(*valkey().keys("*rate*") or ["none"])
     assert [api.get(path(task)).status_code for _ in range(3)] == [200, 200, 429]
     limited = [api.post(path(task, "cancel")) for _ in range(2)]

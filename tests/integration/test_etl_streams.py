@@ -19,10 +19,11 @@ from etl.core.states import Stage
 from etl.models import Task
 from etl.pipeline import actions
 from tests.broker import valkey
+from tests.conftest import change_settings
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import begin, complete, end_completed, fail, read
 from tests.integration.test_etl_api import forget, get, path
-from tests.integration.test_etl_submission import change, silent_server  # noqa: F401
+from tests.integration.test_etl_submission import silent_server  # noqa: F401
 from tests.integration.test_streams import events_in
 
 
@@ -223,7 +224,7 @@ def test_without_redis_streams_are_built_from_rows(
     task = make_task(alice)
     client = Client(task)
     complete(task)
-    change(settings, etl_redis_url=SecretStr(silent_server))
+    change_settings(settings, etl_redis_url=SecretStr(silent_server))
     ((_, event, data),) = client.poll()
     assert (event, data["status"]) == ("status", "completed")
 

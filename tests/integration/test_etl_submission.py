@@ -28,7 +28,7 @@ from etl.models import Task
 from etl.pipeline import actions, artifacts, queue_limit
 from rules.models import Rule
 from tests.broker import broker_at, valkey
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.locks import waits_for_a_lock
 from tests.integration.test_leases import in_threads
@@ -47,10 +47,6 @@ def plain(transactional_db: None) -> Rule:
     valkey().flushdb()
     storage.delete_many(item.key for item in storage.list_objects("etl/"))
     return Rule.objects.get(slug="default")
-
-
-def change(settings: LazySettings, **values: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update=values)
 
 
 def send(api: APIClient, content: bytes = TEXT, name: str = "invoice.txt", key: str = "", **fields: Any) -> Any:
@@ -162,7 +158,7 @@ def test_an_empty_document_is_refused(api: APIClient) -> None:
 
 def test_the_size_limit_is_inclusive(api: APIClient, settings: LazySettings) -> None:
     """B12."""
-    change(settings, etl_max_file_bytes=1000)
+    change_settings(settings, etl_max_file_bytes=1000)
     body = assert_refused(send(api, b"x" * 1001), 413, "file_too_large")
     assert "1,000 bytes" in body["detail"]
     assert send(api, b"x" * 1000).status_code == 202
@@ -170,7 +166,7 @@ def test_the_size_limit_is_inclusive(api: APIClient, settings: LazySettings) -> 
 
 def test_a_too_large_file_is_not_read_to_its_end(api: APIClient, settings: LazySettings) -> None:
     """B12: the CSRF check of a browser session also reads the body."""
-    change(settings, etl_max_file_bytes=1000)
+    change_settings(settings, etl_max_file_bytes=1000)
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(User.objects.create_user("carol"))
     browser.cookies["csrftoken"] = "t" * 32
@@ -240,9 +236,9 @@ def test_a_pdf_that_states_too_many_pages_is_refused_in_numbers(api: APIClient) 
 
 def test_supported_kinds_follow_the_provider(api: APIClient, settings: LazySettings) -> None:
     """B12: this version of MinerU accepts neither RTF nor plain text. The local provider accepts plain text."""
-    change(settings, etl_mineru_protocol="v3")
+    change_settings(settings, etl_mineru_protocol="v3")
     assert "such files" not in assert_refused(send(api, RTF), 415, "unsupported_format")["detail"]
-    change(settings, etl_ocr_provider="mineru")
+    change_settings(settings, etl_ocr_provider="mineru")
     assert "ETL_OCR_PROVIDER=local." in assert_refused(send(api, b"Hello."), 415, "unsupported_format")["detail"]
 
 
@@ -314,7 +310,7 @@ def test_a_full_queue_refuses_tasks_until_one_ends(
     api: APIClient, alice: User, bob: User, settings: LazySettings
 ) -> None:
     """B1."""
-    change(settings, etl_queue_size=2)
+    change_settings(settings, etl_queue_size=2)
     first, _ = make_task(alice), make_task(bob)
     before = documents()
     response = send(api)
@@ -329,7 +325,7 @@ def test_a_full_queue_refuses_tasks_until_one_ends(
 
 def test_the_last_place_in_the_queue_is_given_once(alice: User, settings: LazySettings) -> None:
     """B1: the stored documents of the refused submissions are deleted."""
-    change(settings, etl_queue_size=3)
+    change_settings(settings, etl_queue_size=3)
     clients = [client_of(alice) for _ in range(8)]
     responses = in_threads(8, lambda n: send(clients[n]))
 
@@ -339,7 +335,7 @@ def test_the_last_place_in_the_queue_is_given_once(alice: User, settings: LazySe
 
 def test_the_last_place_is_given_once_to_concurrent_submissions(alice: User, bob: User, settings: LazySettings) -> None:
     """The submissions are from two users: those of one user are serialized by the quota's lock."""
-    change(settings, etl_queue_size=1)
+    change_settings(settings, etl_queue_size=1)
 
     def submit_late() -> Any:
         try:
@@ -377,7 +373,7 @@ def test_a_repeat_gets_the_first_response_after_the_end_and_while_the_queue_is_f
 ) -> None:
     first = send(api, key="k1")
     actions.cancel(task=Task.objects.get(pk=first.json()["task_id"]))
-    change(settings, etl_queue_size=1)
+    change_settings(settings, etl_queue_size=1)
     assert send(api).status_code == 202
     assert send(api, key="k1").content == first.content
 
@@ -436,7 +432,7 @@ def test_without_redis_the_task_is_accepted_and_left_to_recovery(
     api: APIClient, settings: LazySettings, silent_server: str
 ) -> None:
     """B1, B10."""
-    change(settings, etl_redis_url=SecretStr(silent_server))
+    change_settings(settings, etl_redis_url=SecretStr(silent_server))
 
     def submit() -> None:
         assert send(api).status_code == 202
@@ -465,7 +461,7 @@ def test_without_the_broker_the_task_is_accepted_and_has_its_run_state(
 def test_without_object_storage_nothing_is_created(api: APIClient, settings: LazySettings) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    change(settings, s3_endpoint_url=f"http://127.0.0.1:{port}")
+    change_settings(settings, s3_endpoint_url=f"http://127.0.0.1:{port}")
     response = send(api)
 
     assert (response.status_code, response.json()["code"]) == (503, "storage_unavailable")

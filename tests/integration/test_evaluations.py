@@ -24,7 +24,7 @@ from etl.pipeline import artifacts, deletion
 from rules.library import access
 from rules.models import Rule
 from tests.broker import lose_messages, queued
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration.etl_factories import make_row
 from tests.integration.llm_factories import ocr_of
 from tests.integration.openai_server import ModelServer, Request, data_reply, problem
@@ -282,7 +282,7 @@ def test_evaluations_count_as_tests_of_rules(alice: User, api: APIClient, rule: 
     """B38: each sample is charged. If the quota is too low for all samples, the evaluation is refused."""
     for _ in range(2):
         add(api, rule, read_document(alice, rule=rule))
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_daily_rule_tests": 1})
+    change_settings(settings, etl_daily_rule_tests=1)
     refused = api.post(path(rule, "evaluations"), {})
     assert (refused.status_code, refused.json()["code"]) == (429, "quota_exceeded")
     assert "needs 2 tests" in refused.json()["detail"]
@@ -323,7 +323,7 @@ def test_an_exhausted_budget_does_not_count_against_the_rule(
     """B38: the budget is exceeded after the first of two samples. The evaluation fails without an accuracy."""
     for _ in range(2):
         add(api, rule, read_document(alice, rule=rule))
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_daily_tokens": 1})
+    change_settings(settings, etl_daily_tokens=1)
     number = start(api, rule)
     work(alice)
     answer = get(api, rule, number)

@@ -28,6 +28,7 @@ from exports.models import Chunk, Dataset, File, Job, Slot
 from exports.source import database
 from exports.worker import completion, execution, leases
 from exports.worker.slot import WorkerSlot
+from tests.conftest import change_settings
 from tests.integration import faulty_s3, outcomes
 from tests.integration.factories import claim_one, make_job, result_of
 
@@ -385,7 +386,7 @@ def test_an_unexpected_error_is_recorded_as_a_failed_attempt(
 def proxy(settings: LazySettings) -> Iterator[faulty_s3.Proxy]:
     """A proxy in front of the object storage."""
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
+        change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url))
         yield proxy
 
 

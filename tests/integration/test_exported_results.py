@@ -36,6 +36,7 @@ from exports.models import Dataset, File, Job, Schedule, Slot
 from exports.source.encoding import decompressed
 from exports.worker import completion, execution
 from rules.models import Rule
+from tests.conftest import change_settings
 from tests.integration.etl_factories import make_batch, make_rule
 from tests.integration.factories import claim_one
 
@@ -398,7 +399,7 @@ def test_a_cancelled_export_stops_reading(
     api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch, settings: LazySettings
 ) -> None:
     """A36: it leaves no file and no open transaction."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 3})
+    change_settings(settings, export_lease_seconds=3)
     add(rule, {"a": 1})
     job = Job.objects.get(pk=post(api).json()["jobId"])
 

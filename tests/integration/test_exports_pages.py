@@ -28,6 +28,7 @@ from exports.models import Allowance, Dataset, Event, Job, Link, Receipt, Usage
 from exports.pages import pasted_pairs
 from exports.worker import completion, execution
 from tests.broker import valkey
+from tests.conftest import change_settings
 from tests.integration.factories import end_chunk, fail_chunk, make_job
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
@@ -320,7 +321,7 @@ def test_other_errors_are_shown_at_their_field(dataset: Dataset, visitor: Client
         found = visitor.post("/app/exports/new", form(**changes)).context["form"].errors
         return {name: list(each) for name, each in found.items()}
 
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 5})
+    change_settings(settings, export_max_chunks_per_job=5)
     filters = {"mode": "filters", "keys": "A B", "date_from": "2024-01-01", "date_to": "2024-01-02"}
     assert errors(**filters, format="odd").keys() == {"format"}
     assert errors(dataset="").keys() == {"dataset"}
@@ -582,7 +583,7 @@ def test_requests_count_toward_the_api_rate_limits(
 ) -> None:
     throttling.limiter_of.cache_clear()
     valkey().flushdb()
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_rate": "3/min", "export_poll_rate": "5/min"})
+    change_settings(settings, export_rate="3/min", export_poll_rate="5/min")
     job = make_job(dataset, alice, 1)
     for _ in range(3):
         visitor.post("/app/exports/new/preview", form())
@@ -607,7 +608,7 @@ def test_refused_requests_are_not_read(
     """After a refusal, htmx keeps the form on the page, and shows the first paragraph of the response's `main`."""
     throttling.limiter_of.cache_clear()
     valkey().flushdb()
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_rate": "1/min"})
+    change_settings(settings, export_rate="1/min")
     visitor.post("/app/exports/new/preview", form())
     visitor.post("/app/exports/new", form())
     read = Mock(return_value=[])
@@ -624,7 +625,7 @@ def test_refused_requests_are_not_read(
 def test_an_endless_list_is_not_parsed(
     dataset: Dataset, visitor: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 5})
+    change_settings(settings, export_max_chunks_per_job=5)
     cells = Mock(wraps=pasted_pairs.cells)
     monkeypatch.setattr(pasted_pairs, "cells", cells)
     for items, accepted in (("key,date\n" + "JFK,2024-02-29\n" * 50, True), ("key,date\n" + "J,1\n" * 9999, False)):

@@ -27,6 +27,7 @@ from exports.delivery import links
 from exports.maintenance import periodic
 from exports.models import Chunk, Dataset, Job, Receipt
 from exports.worker import completion, execution
+from tests.conftest import change_settings
 from tests.integration.factories import make_job
 from tests.waiting import wait_until
 
@@ -125,15 +126,14 @@ def sluice(store: SeaweedFSWithIam, service: Keys, download: Keys, settings: Laz
 
 
 def use(settings: LazySettings, store: SeaweedFSWithIam, service: Keys, download: Keys) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(
-        update={
-            "s3_endpoint_url": AnyHttpUrl(store.url),
-            "s3_bucket": store.bucket,
-            "s3_access_key_id": SecretStr(service.id),
-            "s3_secret_access_key": SecretStr(service.secret),
-            "s3_download_access_key_id": SecretStr(download.id),
-            "s3_download_secret_access_key": SecretStr(download.secret),
-        }
+    change_settings(
+        settings,
+        s3_endpoint_url=AnyHttpUrl(store.url),
+        s3_bucket=store.bucket,
+        s3_access_key_id=SecretStr(service.id),
+        s3_secret_access_key=SecretStr(service.secret),
+        s3_download_access_key_id=SecretStr(download.id),
+        s3_download_secret_access_key=SecretStr(download.secret),
     )
 
 

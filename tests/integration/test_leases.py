@@ -22,6 +22,7 @@ from exports.models import Chunk, Dataset, File, Job, Slot
 from exports.source import database
 from exports.worker import leases, transitions
 from exports.worker.leases import Claim
+from tests.conftest import change_settings
 from tests.integration import outcomes
 from tests.integration.factories import claim_one, make_job, result_of
 
@@ -281,7 +282,7 @@ def test_a_failure_is_retried_with_backoff_and_then_final(dataset: Dataset, alic
     """A17: the chunk is retried three times, and then fails."""
     long = {f"export_backoff_{name}_seconds": getattr(settings.SLUICE, f"export_backoff_{name}_seconds") * 1000
             for name in ("base", "max")}  # fmt: skip
-    settings.SLUICE = settings.SLUICE.model_copy(update=long)
+    change_settings(settings, **long)
     job = make_job(dataset, alice, 1)
     delays = []
     for attempt in range(1, 5):

@@ -32,6 +32,7 @@ from etl.postprocessors.llm import Llm
 from etl.providers.base import OCRResult
 from rules.library.content import RuleContent
 from tests.broker import valkey
+from tests.conftest import change_settings
 from tests.integration import openai_server
 from tests.integration.llm_factories import (
     INVOICE,
@@ -260,7 +261,7 @@ def test_it_works_without_redis(models: ModelServer, settings: Any) -> None:
     from pydantic import SecretStr
 
     configure(settings, models)
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_redis_url": SecretStr("redis://127.0.0.1:9/0")})
+    change_settings(settings, etl_redis_url=SecretStr("redis://127.0.0.1:9/0"))
     models.set_default(accepting("json_schema"))
 
     assert process().data == GOOD

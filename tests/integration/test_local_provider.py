@@ -45,6 +45,7 @@ from etl.providers.base import Document, OCRResult, page_marker
 from etl.providers.local import LocalProvider, process_tree
 from etl.providers.local import process as reader
 from tests import samples
+from tests.conftest import change_settings
 from tests.samples import hostile, make
 from tests.unit.test_caught_errors import caught_errors
 from tests.waiting import wait_until
@@ -405,7 +406,7 @@ def test_errors_are_not_carried_over_to_the_next_file(provider: LocalProvider, m
 
 
 def test_the_limits_are_settings(provider: LocalProvider, make_document: Maker, settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_max_pages": 1, "etl_max_pixels": 1_000_000})
+    change_settings(settings, etl_max_pages=1, etl_max_pixels=1_000_000)
     with pytest.raises(TooManyPages):
         convert(provider, samples.document(samples.sample("invoice.pdf")))
     with pytest.raises(TooManyPages):
@@ -805,12 +806,12 @@ def test_no_document_is_read_without_the_required_sandbox(
     """B12: ETL_REQUIRE_SANDBOX refuses to read documents if a part of the sandbox is missing."""
     document = make_document(hostile.printed("Anything"))
     provider = compromised_provider("", **UNFILTERED)
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_require_sandbox": True})
+    change_settings(settings, etl_require_sandbox=True)
     for _ in range(2):
         with capture_logs() as lines, pytest.raises(SandboxMissing):
             convert(provider, document)
         assert [(line["event"], line["missing"]) for line in lines] == [("sandbox_incomplete", ["seccomp"])]
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_require_sandbox": False})
+    change_settings(settings, etl_require_sandbox=False)
     assert "Anything" in convert(provider, document)[0].markdown
 
 
@@ -839,7 +840,7 @@ def test_a_document_that_took_over_its_process_cannot_fill_the_memory_of_the_wor
     compromised_provider: Callable[..., LocalProvider], make_document: Maker, settings: LazySettings, code: str
 ) -> None:
     """B12: the worker also checks the limits of the reader process."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_max_file_bytes": 1 << 20})
+    change_settings(settings, etl_max_file_bytes=1 << 20)
     provider = compromised_provider(code)
     with pytest.raises(OcrFailed):
         convert(provider, make_document(hostile.printed("Anything that is long enough for a line")))

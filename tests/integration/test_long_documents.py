@@ -17,6 +17,7 @@ from etl.core.errors import Fenced, LlmUnavailable, SchemaInvalid
 from etl.core.stage_context import StageContext, Usage
 from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
+from tests.conftest import change_settings
 from tests.integration import openai_server
 from tests.integration.llm_factories import MemoryResponseCache, codes, configure, context_of, forget, ocr_of, rule_of
 from tests.integration.openai_server import ModelServer, Reply, Request, data_reply, problem, text_reply
@@ -211,7 +212,7 @@ def test_other_members_of_the_reply_about_a_missing_value_are_ignored(models: Mo
 
 
 def test_a_value_not_found_at_the_edges_is_requested_with_more_text(models: ModelServer, settings: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_chunk_size_chars": 8_000})
+    change_settings(settings, etl_postprocess_chunk_size_chars=8_000)
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "total": {"type": "number"}}, "required": ["total"]}
     sizes: list[int] = []
 
@@ -540,7 +541,7 @@ def rows_in_notes(request: Request) -> list[dict[str, Any]]:
 
 def test_rows_that_are_lost_when_notes_are_combined_are_detected(models: ModelServer, settings: Any) -> None:
     """The first combination has only half of the rows, and must not be accepted."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_chunk_threshold_chars": 100_000})
+    change_settings(settings, etl_postprocess_chunk_threshold_chars=100_000)
 
     def answer(request: Request) -> Reply:
         if "piece" in request.message("user").split("\n")[1 - 1]:
@@ -650,7 +651,7 @@ class ConcurrencyCounter:
 @pytest.mark.parametrize("parallel", [1, 3])
 @pytest.mark.slow
 def test_pieces_are_read_a_few_at_a_time(models: ModelServer, settings: Any, parallel: int) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_parallel": parallel})
+    change_settings(settings, etl_postprocess_parallel=parallel)
     counter = ConcurrencyCounter()
     models.set_default(counter)
     seen: list[int] = []
@@ -665,7 +666,7 @@ def test_pieces_are_read_a_few_at_a_time(models: ModelServer, settings: Any, par
 
 @pytest.mark.slow
 def test_warnings_are_in_the_order_of_the_pieces(models: ModelServer, settings: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_parallel": 4})
+    change_settings(settings, etl_postprocess_parallel=4)
 
     def answer(request: Request) -> Reply:
         rows = rows_of(request)
@@ -681,7 +682,7 @@ def test_warnings_are_in_the_order_of_the_pieces(models: ModelServer, settings: 
 
 
 def test_calls_that_run_when_another_fails_are_kept(models: ModelServer, settings: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_parallel": 3})
+    change_settings(settings, etl_postprocess_parallel=3)
     failing = threading.Event()
     failing.set()
 
@@ -708,7 +709,7 @@ def test_calls_that_run_when_another_fails_are_kept(models: ModelServer, setting
 
 
 def test_a_cancelled_run_does_not_wait_for_its_calls(models: ModelServer, settings: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_parallel": 3})
+    change_settings(settings, etl_postprocess_parallel=3)
     context = context_of(seconds=120)
 
     def answer(request: Request) -> Reply:

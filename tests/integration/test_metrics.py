@@ -31,6 +31,7 @@ from exports.maintenance import periodic
 from exports.models import Chunk, Dataset, Job, Receipt
 from exports.worker import completion, leases
 from tests.broker import valkey
+from tests.conftest import change_settings
 from tests.integration import outcomes
 from tests.integration.etl_factories import make_row
 from tests.integration.factories import claim_one, make_job, result_of
@@ -62,7 +63,7 @@ def test_it_refuses_other_addresses_with_a_problem(client: Client) -> None:
 
 def test_forwarded_addresses_of_trusted_proxies_count(client: Client, settings: LazySettings) -> None:
     trusted = {"trusted_proxy_cidrs": [ip_network("127.0.0.1/32")]}
-    settings.SLUICE = settings.SLUICE.model_copy(update=trusted)
+    change_settings(settings, **trusted)
 
     assert client.get("/metrics", headers={"X-Forwarded-For": "192.0.2.1"}).status_code == 403
 
@@ -258,7 +259,7 @@ def test_counters_are_available_without_the_database(
     """A27: within the timeout of a scraper."""
     with unresponsive_port(listening=listening) as port:
         url = SecretStr(f"postgresql://127.0.0.1:{port}/x")
-        settings.SLUICE = settings.SLUICE.model_copy(update={"database_url": url})
+        change_settings(settings, database_url=url)
 
         def scrape() -> None:
             lines = client.get("/metrics").content.decode().splitlines()

@@ -21,6 +21,7 @@ from exports.jobs import actions
 from exports.maintenance import after_restore, storage_cleanup
 from exports.models import Chunk, Dataset, Job, Receipt
 from exports.worker import completion, execution, leases
+from tests.conftest import change_settings
 from tests.integration import faulty_s3, outcomes
 from tests.integration.factories import claim_one, make_job
 from tests.integration.test_batches import _long_time_limits, claim_batch, run  # noqa: F401 - fixtures
@@ -130,7 +131,7 @@ def test_a_pack_fits_one_request(
 def refused(settings: LazySettings) -> Iterator[None]:
     """An object storage that refuses packs of batches."""
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
+        change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url))
         proxy.inject("PUT", "/batches/", faulty_s3.answer_500, times=1000)
         yield
 
@@ -160,7 +161,7 @@ def test_a_hanging_storage_loses_no_lease(
         handler.close_connection = True
 
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
+        change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url))
         proxy.inject("PUT", "/batches/", hang, times=1000)
         job = make_job(alone, alice, 7, delivery="manifest")
         began = time.monotonic()

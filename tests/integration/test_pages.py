@@ -16,6 +16,7 @@ from config.platform.http.tokens import id_of, of_user
 from config.platform.ui.sign_in import NAME_RATE_FACTOR
 from config.platform.ui.templatetags import pages
 from tests.broker import valkey
+from tests.conftest import change_settings
 
 PASSWORD = "only for tests, 1"
 
@@ -43,7 +44,7 @@ def sign_in(client: Client, name: str, password: str, **more: Any) -> str:
 
 # ---- Signing in -----------------------------------------------------------------------------------------------------
 def test_sign_in_attempts_are_limited_per_minute(carol: User, settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "3/min"})
+    change_settings(settings, sign_in_rate="3/min")
     for _ in range(3):
         assert "Incorrect username or password" in sign_in(Client(), "carol", "wrong")
     assert "Too many attempts" in sign_in(Client(), "carol", PASSWORD)
@@ -52,7 +53,7 @@ def test_sign_in_attempts_are_limited_per_minute(carol: User, settings: LazySett
 
 @pytest.mark.slow
 def test_sign_in_attempts_count_by_name_across_addresses(carol: User, settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "1/hour"})
+    change_settings(settings, sign_in_rate="1/hour")
     for number in range(NAME_RATE_FACTOR):
         assert "Incorrect username or password" in sign_in(
             Client(), "carol", "wrong", REMOTE_ADDR=f"192.0.2.{number + 10}"
@@ -62,7 +63,7 @@ def test_sign_in_attempts_count_by_name_across_addresses(carol: User, settings: 
 
 @pytest.mark.slow
 def test_one_address_cannot_lock_out_other_users(carol: User, settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "2/min"})
+    change_settings(settings, sign_in_rate="2/min")
     for _ in range(2 * NAME_RATE_FACTOR + 5):
         sign_in(Client(), "carol", "wrong", REMOTE_ADDR="192.0.2.1")
     assert "Incorrect username or password" in sign_in(Client(), "carol", "wrong", REMOTE_ADDR="192.0.2.2")
@@ -162,7 +163,7 @@ def test_a_password_change_revokes_all_tokens(carol: User) -> None:
 
 
 def test_guesses_of_the_old_password_are_limited(carol: User, settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "2/min"})
+    change_settings(settings, sign_in_rate="2/min")
     client = signed_in(carol)
     for _ in range(2):
         assert change_password(client, "wrong").status_code == 200

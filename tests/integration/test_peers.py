@@ -18,6 +18,7 @@ from etl.core.stage_context import StageContext
 from etl.postprocessors import client
 from etl.providers.base import Document
 from etl.providers.mineru import MinerUProvider
+from tests.conftest import change_settings
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def closed_port() -> int:
 
 def ask_mineru(settings: LazySettings, url: str, folder: Path) -> None:
     changes = {"etl_mineru_url": AnyHttpUrl(url), "etl_mineru_protocol": "v4", "etl_mineru_api_key": SecretStr("pearl")}
-    settings.SLUICE = settings.SLUICE.model_copy(update=changes)
+    change_settings(settings, **changes)
     path = folder / "pearl.pdf"
     path.write_bytes(b"pearl")
     document = Document(

@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 from etl.models import ModelUsage, Task
 from etl.pipeline import trial
 from rules.models import Rule
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration import openai_server
 from tests.integration.openai_server import MODEL, ModelServer, Request, data_reply, problem, text_reply
 from tests.waiting import wait_until
@@ -26,9 +26,7 @@ MARKDOWN = "<!-- page: 1 -->\nHello\n\n<!-- page: 2 -->\nTotal: 12.50 EUR\n"
 @pytest.fixture
 def models(settings: Any) -> Iterator[ModelServer]:
     with openai_server.running() as server:
-        settings.SLUICE = settings.SLUICE.model_copy(
-            update={"etl_llm_base_url": server.url, "etl_llm_model": MODEL, "etl_llm_timeout_seconds": 30.0}
-        )
+        change_settings(settings, etl_llm_base_url=server.url, etl_llm_model=MODEL, etl_llm_timeout_seconds=30.0)
         yield server
 
 
@@ -245,7 +243,7 @@ def test_tests_with_a_model_are_limited_in_a_day(
     api: APIClient, bob: User, models: ModelServer, rule: str, settings: Any
 ) -> None:
     """B27: before, a user's script could run two paid calls at a time, all day long."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_daily_rule_tests": 2})
+    change_settings(settings, etl_daily_rule_tests=2)
     skip = str(api.post(URL, {"name": "Text", "postprocess_mode": "skip"})["Location"])
     models.set_default(lambda _request: data_reply({"total": 1}))
     assert [try_out(api, rule).status_code for _ in range(4)] == [200, 200, 429, 429]

@@ -26,6 +26,7 @@ from rules.loading import system_rules
 from rules.models import Rule, RuleVersion
 from rules.pages import comparison, fields, schema_text
 from rules.schema import json_schema
+from tests.conftest import change_settings
 from tests.integration import openai_server
 from tests.integration.openai_server import MODEL, ModelServer, data_reply
 
@@ -72,10 +73,6 @@ def save(me: Client, rule: Rule, *, since: int = 1, **changes: Any) -> Any:
     return me.post(page_of(rule), {**TYPED, "rule": rule.pk, "since": since, **changes})
 
 
-def configure(settings: Any, **values: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update=values)
-
-
 @pytest.fixture
 def shipped(transactional_db: None) -> None:
     system_rules.load_all()
@@ -84,7 +81,7 @@ def shipped(transactional_db: None) -> None:
 @pytest.fixture
 def models(settings: Any) -> Iterator[ModelServer]:
     with openai_server.running() as server:
-        configure(settings, etl_llm_base_url=server.url, etl_llm_model=MODEL, etl_llm_timeout_seconds=5.0)
+        change_settings(settings, etl_llm_base_url=server.url, etl_llm_model=MODEL, etl_llm_timeout_seconds=5.0)
         yield server
 
 
@@ -419,7 +416,7 @@ def bounded_memory(mebibytes: int) -> Iterator[None]:
 
 
 def test_posts_count_toward_the_api_rate_limits(settings: Any, me: Client, rule: Rule) -> None:
-    configure(settings, etl_rate="2/min")
+    change_settings(settings, etl_rate="2/min")
     for _ in range(2):
         assert me.post(reverse("check-rule"), TYPED).status_code == 200
     refused = me.post(reverse("check-rule"), TYPED)
@@ -431,7 +428,7 @@ def test_posts_count_toward_the_api_rate_limits(settings: Any, me: Client, rule:
 
 
 def test_a_refused_version_keeps_the_typed_rule(settings: Any, me: Client, rule: Rule) -> None:
-    configure(settings, etl_daily_rule_versions=0)
+    change_settings(settings, etl_daily_rule_versions=0)
     response = save(me, rule, name="One too many")
     assert "your daily limit of 0 rule versions" in response.content.decode()
     assert response.context["typed"]["name"] == "One too many"
@@ -771,7 +768,7 @@ def test_unusable_rules_are_marked_wherever_they_are_shown(
     paths = reverse("rules"), page_of(rule), page_of(invoice)
     for half in ({"etl_llm_base_url": "http://127.0.0.1:9/v1"}, {"etl_llm_model": "any"}):
         assert all(map(marks, paths)), half
-        configure(settings, **half)
+        change_settings(settings, **half)
     assert not any(map(marks, paths))
 
 

@@ -24,6 +24,7 @@ from etl.models import Task
 from etl.runstate import RunState, Verdict, script, transitions
 from etl.runstate.state import USAGE
 from tests.broker import valkey
+from tests.conftest import change_settings
 from tests.waiting import expect_within
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -425,7 +426,7 @@ def test_an_unreadable_run_state_counts_as_missing(how: str, caplog: pytest.LogC
 
 
 def test_active_run_states_are_found_among_other_keys(settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_redis_prefix": "odd[*]?:"})
+    change_settings(settings, etl_redis_prefix="odd[*]?:")
     for task_id in range(1, 41):
         make_state(task_id)
     for task_id in range(1, 11):
@@ -525,7 +526,7 @@ def silent() -> Iterator[str]:
 @pytest.mark.parametrize("kind", ["silent", "closed"])
 def test_a_redis_outage_is_reported_in_bounded_time(settings: LazySettings, silent: str, kind: str) -> None:
     url = silent if kind == "silent" else "redis://127.0.0.1:1/0"
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_redis_url": SecretStr(url)})
+    change_settings(settings, etl_redis_url=SecretStr(url))
 
     def read() -> None:
         with pytest.raises(runstate.Unavailable):

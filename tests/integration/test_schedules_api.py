@@ -16,7 +16,7 @@ from exports.jobs import actions, representation
 from exports.models import Allowance, Dataset, Job, Schedule
 from exports.schedules import runs
 from tests.broker import lose_messages
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 
 PATH = "/exports/schedules"
 
@@ -122,7 +122,7 @@ def test_invalid_input_is_refused_with_a_pointer(
     changes: dict[str, Any], expected: dict[str, str], api: APIClient, dataset: Dataset, settings: LazySettings
 ) -> None:
     """A33: on creation and on change, without an effect."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 1000})
+    change_settings(settings, export_max_chunks_per_job=1000)
     assert errors(api.post(PATH, body(**changes))) == expected
     assert not Schedule.objects.exists()
     created = create(api)

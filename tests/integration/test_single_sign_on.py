@@ -23,7 +23,7 @@ from config.ops.doctor import peers
 from config.ops.doctor.findings import Level
 from config.platform.http import roles, single_sign_on
 from config.platform.models import AuditEntry, Identity
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.openid import callback_of, change, configure, path_of, running_provider, set_groups, sign_in
 
 
@@ -363,7 +363,7 @@ def test_unfinished_sign_ins_are_limited_and_store_one_state(
     for _ in range(3):
         client.get("/app/sign-in/sso", {"next": "/" + "x" * 10_000})
     assert len(client.session.encode(dict(client.session))) < 2_000
-    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "1/min"})
+    change_settings(settings, sign_in_rate="1/min")
     for _ in range(2):
         answer = client.get("/app/sign-in/sso")
     assert answer["Location"] == "/app/sign-in"
@@ -448,7 +448,7 @@ def test_users_are_refused_when_single_sign_on_is_turned_off(
 ) -> None:
     sign_in(client, "joan")
     with_token: APIClient = client_of(User.objects.get())
-    settings.SLUICE = settings.SLUICE.model_copy(update={"oidc_issuer": None})
+    change_settings(settings, oidc_issuer=None)
     assert not is_in(client)
     assert with_token.get("/exports/limits").status_code == 401
 
@@ -470,5 +470,5 @@ def test_the_doctor_reads_the_metadata(provider: OpenIDProvider, settings: LazyS
     ],
 )
 def test_checks_warn_of_unsafe_settings(settings: LazySettings, values: dict[str, Any], ids: list[str]) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update=values)
+    change_settings(settings, **values)
     assert [found.id for found in check_single_sign_on()] == ids

@@ -19,6 +19,7 @@ from exports.core.planning import Dialect, Pair, Shape
 from exports.source import database, encoding
 from tests import servers
 from tests.chaos.history import source as history
+from tests.conftest import change_settings
 from tests.waiting import wait_until
 
 PAIR = Pair("JFK", date(2024, 2, 29))
@@ -346,7 +347,7 @@ def test_other_values_are_not_escaped(
 def test_a_row_that_is_too_large_has_a_separate_error(
     source_db: psycopg.Connection, session: database.SourceSession, settings: Any
 ) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_row_bytes": 1024**2})
+    change_settings(settings, export_max_row_bytes=1024**2)
     function(source_db, "large", "RETURN QUERY SELECT repeat('x', n) FROM unnest(ARRAY[10, 2000000]) n;")
 
     with pytest.raises(RowTooLarge, match="2,000,001 bytes, and the limit is 1,048,576") as caught:

@@ -17,7 +17,7 @@ from exports.jobs import actions
 from exports.models import Chunk, Dataset, Grant, Job
 from exports.source.database import MAX_MESSAGE
 from exports.worker import execution
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration.factories import finish, make_job
 from tests.integration.staff import page_of, text_of
 from tests.integration.test_execution import empty_bucket, replace_function  # noqa: F401 - a fixture
@@ -29,7 +29,7 @@ MESSAGE = "secret <b>row</b> 42\nrow (42)\nAsk us."
 @pytest.fixture
 def failed(dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any) -> Job:
     """A job with a chunk whose only attempt failed, because the function raised an error."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_attempts": 1})
+    change_settings(settings, export_max_attempts=1)
     replace_function(source_db, RAISED)
     job = make_job(dataset, alice, 1, allow_degraded=False)
     execution.drain()
@@ -84,7 +84,7 @@ def test_a_snapshot_has_the_message_of_the_failure_that_it_replaces(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any
 ) -> None:
     """A34: the source failed, so staff see the reason."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_attempts": 1})
+    change_settings(settings, export_max_attempts=1)
     finish(make_job(dataset, alice, 1))
     replace_function(source_db, RAISED)
     finish(job := make_job(dataset, alice, 1, reuse="never"))

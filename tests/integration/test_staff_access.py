@@ -14,7 +14,7 @@ from config.platform.http.auth import Credential, valid_credentials
 from etl.core.states import Stage
 from etl.models import Task
 from exports.models import Dataset, Job
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.factories import make_job
 from tests.integration.stage_runs import row_of, run
@@ -207,7 +207,7 @@ def test_a_stream_ends_when_staff_lose_the_permission(alice: User) -> None:
 
 
 def test_a_retry_by_staff_uses_the_owners_quota(document: Task, alice: User, settings: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_max_open_per_user": 1})
+    change_settings(settings, etl_max_open_per_user=1)
     make_task(alice)
     user = staff_with(*VIEW, *CHANGE)
     response = client_of(user).post(f"{DOCUMENTS}/{document.pk}/retry", {"from_stage": Stage.OCR})

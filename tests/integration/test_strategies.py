@@ -21,6 +21,7 @@ from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
 from etl.providers.base import OCRResult
 from rules.library.content import RuleContent
+from tests.conftest import change_settings
 from tests.integration import openai_server
 from tests.integration.llm_factories import (
     INVOICE_TEXT,
@@ -74,10 +75,6 @@ def models(settings: Any) -> Iterator[ModelServer]:
         forget(server)
 
 
-def configured(settings: Any, **changes: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update=changes)
-
-
 def process(
     *, ocr: OCRResult | None = None, rule: RuleContent | None = None, context: StageContext | None = None
 ) -> Processed:
@@ -113,7 +110,7 @@ def test_a_short_document_takes_one_call(models: ModelServer) -> None:
 @pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
 def test_a_long_document_is_split_by_the_configured_strategy(models: ModelServer, settings: Any, strategy: str) -> None:
     """B16: a setting selects the strategy for long text."""
-    configured(settings, etl_postprocess_long_strategy=strategy)
+    change_settings(settings, etl_postprocess_long_strategy=strategy)
     models.set_default(lambda request: extracts(request) if piece_of(request) else data_reply(ALL_LINES))
 
     result = process()
@@ -141,7 +138,7 @@ def test_a_required_single_call_fails_beyond_the_context_length(models: ModelSer
 @pytest.mark.parametrize("status", [400, 413, 500])
 def test_a_document_that_turns_out_too_long_is_split(models: ModelServer, settings: Any, status: int) -> None:
     """If the direct strategy was chosen by size, extraction falls back to pieces once."""
-    configured(settings, etl_postprocess_chunk_threshold_chars=100_000)
+    change_settings(settings, etl_postprocess_chunk_threshold_chars=100_000)
     models.enqueue(problem(status, "The prompt is too long: reduce the length of the messages."))
     models.set_default(extracts)
 

@@ -31,6 +31,7 @@ from exports.source import database
 from exports.worker import completion, execution
 from exports.worker.leases import Claim
 from tests.broker import broker_at, lose_messages, queued, valkey
+from tests.conftest import change_settings
 from tests.integration import faulty_s3, outcomes
 from tests.integration.factories import claim_one, make_job, result_of
 from tests.integration.test_completion import delivered, finish
@@ -114,7 +115,7 @@ def test_slots_stay_taken_while_the_source_is_unavailable(dataset: Dataset, alic
     claim_one(backend="lost")
     expire_leases()
     nowhere = SecretStr("postgresql://127.0.0.1:1/nothing")
-    settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": nowhere})
+    change_settings(settings, source_database_url=nowhere)
     lost_leases.reclaim_chunks()
     lost_leases.free_slots()
 
@@ -133,7 +134,7 @@ def test_uploads_of_lost_workers_are_aborted_and_those_of_live_ones_are_not(
         storage.client().create_multipart_upload(Bucket=settings.SLUICE.s3_bucket, Key=key)
     assert storage_cleanup.abort_lost_uploads() == 0  # younger than a lease
 
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": -5})
+    change_settings(settings, export_lease_seconds=-5)
     assert storage_cleanup.abort_lost_uploads() == 1
     assert [upload.key for upload in storage.list_uploads("things/")] == [alive.path]
 
@@ -143,7 +144,7 @@ def test_a_cleanup_step_that_fails_does_not_stop_the_others(dataset: Dataset, al
     claim_one(backend="lost")
     expire_leases()
     lose_messages()
-    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": "http://127.0.0.1:1"})
+    change_settings(settings, s3_endpoint_url="http://127.0.0.1:1")
     periodic.reap()
 
     assert not Slot.objects.held().exists()

@@ -21,6 +21,7 @@ from etl.models import Task
 from etl.pipeline import deletion, execution
 from rules.models import Rule
 from tests.broker import valkey
+from tests.conftest import change_settings
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_progress import complete, fail
 from tests.integration.plans import Plan, nodes, plan_lines, plans_of, rows_of
@@ -309,7 +310,7 @@ def test_the_digest_survives_a_lost_run_state(api: APIClient, alice: User, setti
     task = Task.objects.get(pk=accepted["task_id"])
     assert execution.run_next(Stage.OCR, task_id=task.pk)
     valkey().flushdb()
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_recovery_seconds": 0})
+    change_settings(settings, etl_recovery_seconds=0)
     recovery.recover_all()
     state = runstate.read(task.pk)
     assert state

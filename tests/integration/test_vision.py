@@ -23,7 +23,7 @@ from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
 from etl.providers.base import OCRResult
 from tests.broker import valkey
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.llm_factories import (
@@ -287,7 +287,7 @@ def vision_rule(user: User) -> Any:
 @pytest.mark.django_db(transaction=True)
 def test_a_scan_without_text_is_read_by_the_model(real: ModelServer, alice: User, settings: LazySettings) -> None:
     """B40: OCR finds no text. The page images stay within the limit of pixels, and are stored like other images."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_vision_max_pixels": 200_000})
+    change_settings(settings, etl_vision_max_pixels=200_000)
     real.enqueue(data_reply({"number": "INV-7", "total": 12.5}, found_on(1, "/number")))
     task = make_task(alice, content=hostile.printed("", ""), kind="pdf", rule=vision_rule(alice))
 

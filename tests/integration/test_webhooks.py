@@ -30,7 +30,7 @@ from exports.maintenance import periodic
 from exports.models import Attempt, Dataset, Delivery, Event, Job, Link, Receipt, Webhook
 from exports.worker import execution
 from tests.broker import lose_messages, queued
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration.factories import make_job
 from tests.integration.receiver import OK, PEM, Receiver, answer, receiver, trickle
 from tests.integration.test_completion import finish
@@ -52,9 +52,7 @@ def empty_queues() -> None:
 
 def allow(settings: Any, *networks: str) -> None:
     fields = Environment.model_validate({**settings.SLUICE.model_dump(), "export_webhook_allow_cidrs": networks})
-    settings.SLUICE = settings.SLUICE.model_copy(
-        update={"export_webhook_allow_cidrs": fields.export_webhook_allow_cidrs}
-    )
+    change_settings(settings, export_webhook_allow_cidrs=fields.export_webhook_allow_cidrs)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from config.platform.webhooks import sender, subscriptions
 from config.platform.webhooks.models import TEST, EventType
 from exports.models import Attempt, Delivery, Webhook
 from tests.broker import lose_messages
+from tests.conftest import change_settings
 from tests.integration.receiver import Receiver, answer, receiver
 from tests.integration.test_leases import in_threads
 from tests.integration.test_webhooks import allow
@@ -361,7 +362,7 @@ def test_concurrent_redelivery_and_deletion_do_not_deadlock(hook: Webhook) -> No
 
 
 def test_posts_count_toward_the_api_rate_limits(settings: Any, me: Client, hook: Webhook) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_rate": "1/min"})
+    change_settings(settings, export_rate="1/min")
     me.post(reverse("test-webhook", args=[hook.pk]))
     for path in all_buttons(hook, sent(hook)[0]):
         response = me.post(path, {"url": hook.url, "events": [EventType.FAILED.value]}, follow=True)
