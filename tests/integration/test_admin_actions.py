@@ -20,7 +20,7 @@ from exports.maintenance import lost_leases
 from exports.models import Allowance, Chunk, Dataset, Delivery, File, Job, Link, Receipt, Slot, Webhook
 from exports.worker import leases
 from tests.broker import lose_messages, queued
-from tests.conftest import change_settings
+from tests.conftest import browser_of, change_settings
 from tests.integration import outcomes
 from tests.integration.factories import make_job, result_of
 from tests.integration.staff import confirm, fail, form_in, list_of, messages_of, page_of, press, select, text_of
@@ -388,9 +388,7 @@ def viewer(transactional_db: None) -> Client:
     """A browser of a user who may view everything but not change anything."""
     user = User.objects.create_user("vera", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
-    client = Client()
-    client.force_login(user)
-    return client
+    return browser_of(user)
 
 
 @pytest.mark.slow
@@ -415,16 +413,14 @@ def test_view_permission_does_not_allow_actions(viewer: Client, pages: Client, f
 
 
 def test_other_users_are_sent_to_the_login(failed: Job, alice: User) -> None:
-    client = Client()
-    client.force_login(alice)
+    client = browser_of(alice)
     for url in (page_of(failed, "retry"), reverse("admin:exports_job_do_retry")):
         assert client.post(url, {"selection": f'[["{failed.pk}", ""]]'})["Location"].startswith("/admin/login/")
     assert Job.objects.get(pk=failed.pk).status == "failed"
 
 
 def test_actions_require_a_csrf_token(staff: User, failed: Job) -> None:
-    client = Client(enforce_csrf_checks=True)
-    client.force_login(staff)
+    client = browser_of(staff, enforce_csrf_checks=True)
     action, fields = form_in(client.get(page_of(failed, "retry")))
 
     assert client.post(action, {"selection": fields["selection"]}).status_code == 403

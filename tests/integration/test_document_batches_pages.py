@@ -11,11 +11,10 @@ from django.test import Client
 from etl.core.states import Stage
 from etl.models import DocumentBatch, Task
 from tests.broker import valkey
-from tests.conftest import change_settings
+from tests.conftest import browser_of, change_settings
 from tests.integration.etl_factories import make_batch, make_rule
 from tests.integration.etl_progress import begin, complete, fail
 from tests.integration.test_document_batches import body, fail_after_ocr, texts, zipped
-from tests.integration.test_documents_pages import signed_in
 from tests.integration.test_etl_submission import RTF
 
 LIST = "/app/documents/batches"
@@ -28,7 +27,7 @@ def _empty(transactional_db: None) -> None:
 
 @pytest.fixture
 def client(alice: User) -> Client:
-    return signed_in(alice)
+    return browser_of(alice)
 
 
 def page(client: Client, path: str, **options: Any) -> str:
@@ -138,7 +137,7 @@ def test_results_can_be_downloaded(client: Client, alice: User) -> None:
 def test_pages_of_other_users_batches_are_not_found(alice: User, bob: User) -> None:
     """B36."""
     batch, _ = make_batch(alice)
-    other = signed_in(bob)
+    other = browser_of(bob)
     assert "Batch" in page(other, LIST)
     assert f'batches/{batch.pk}"' not in page(other, LIST)
     for response in (

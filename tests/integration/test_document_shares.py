@@ -8,7 +8,6 @@ import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.db import connection
-from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -20,7 +19,7 @@ from etl.models import Allowance, Task, Upload, Usage
 from etl.pipeline import actions, execution, queue_limit, quotas, turns
 from rules.models import Rule, RuleUsage
 from tests import scripted_stages
-from tests.conftest import change_settings, client_of
+from tests.conftest import browser_of, change_settings, client_of
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.stage_runs import ConfigureStages, row_of, run, seen
 from tests.integration.test_etl_submission import TEXT, documents, plain, send  # noqa: F401 - plain is a fixture
@@ -333,8 +332,7 @@ def test_a_user_reads_the_limits_and_their_usage(alice: User, api: APIClient, qu
     assert body["documents_per_day"] == {"limit": 5, "used": 2, "remaining": 3}
     assert body["bytes_per_day"] == {"limit": 10_000, "used": used, "remaining": 10_000 - used}
     assert body["open_tasks"] == {"limit": 3, "used": 2, "remaining": 1}
-    browser = Client()
-    browser.force_login(alice)
+    browser = browser_of(alice)
     assert "Left today: 3 of 5 documents" in browser.get("/app/documents").content.decode()
 
 

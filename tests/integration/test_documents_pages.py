@@ -34,7 +34,7 @@ from etl.providers.local.provider import OFFICE_WARNINGS
 from rules.models import Rule
 from tests.broker import valkey
 from tests.browser import scenes_documents as scenes
-from tests.conftest import change_settings
+from tests.conftest import browser_of, change_settings
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_progress import begin, complete, fail
 
@@ -52,13 +52,7 @@ def _empty(transactional_db: None) -> None:
 
 @pytest.fixture
 def client(alice: User) -> Client:
-    return signed_in(alice)
-
-
-def signed_in(user: User, **options: Any) -> Client:
-    client = Client(**options)
-    client.force_login(user)
-    return client
+    return browser_of(alice)
 
 
 def path(task: Task, *rest: str) -> str:
@@ -89,7 +83,7 @@ ACTIONS = ("cancel", "retry")
 
 
 def test_documents_of_other_users_return_404(alice: User, bob: User) -> None:
-    task, other = invoice(alice), signed_in(bob)
+    task, other = invoice(alice), browser_of(bob)
     for part in PARTS:
         url = path(task, part).rstrip("/")
         assert other.get(url).status_code == 404, url
@@ -102,7 +96,7 @@ def test_documents_of_other_users_return_404(alice: User, bob: User) -> None:
 
 def test_staff_see_every_document_and_its_owner(alice: User) -> None:
     task = invoice(alice)
-    staff = signed_in(User.objects.create_user("sam", is_staff=True, is_superuser=True))
+    staff = browser_of(User.objects.create_user("sam", is_staff=True, is_superuser=True))
     assert "requested by alice" in text(staff.get(path(task)))
     assert "invoice-0417.pdf" not in text(staff.get(LIST))  # the list only has the user's own documents
 
@@ -117,7 +111,7 @@ def test_visitors_without_a_session_are_redirected_to_sign_in(alice: User) -> No
 
 def test_changes_require_a_post_with_a_csrf_token(alice: User) -> None:
     task = make_task(alice)
-    client = signed_in(alice, enforce_csrf_checks=True)
+    client = browser_of(alice, enforce_csrf_checks=True)
     for url in (SUBMIT, f"{LIST}/several", path(task, "cancel"), path(task, "retry")):
         assert client.get(url).status_code == 405, url
         assert client.post(url, {"file": file(), "task": task.pk, "do": "cancel"}).status_code == 403, url
@@ -129,7 +123,7 @@ def test_changes_require_a_post_with_a_csrf_token(alice: User) -> None:
 
 
 def test_page_requests_count_toward_the_api_rate_limits(settings: LazySettings, alice: User) -> None:
-    task, client = make_task(alice), signed_in(alice)
+    task, client = make_task(alice), browser_of(alice)
     change_settings(settings, etl_rate="1/min", etl_poll_rate="2/min")
     assert "Document cancelled" in followed(client, path(task, "cancel"))  # which redirects to a GET
     assert client.get(LIST).status_code == 200
@@ -341,10 +335,10 @@ def test_the_original_is_downloaded_by_a_short_lived_url(client: Client, alice: 
 
 def test_only_staff_download_documents_of_other_users(alice: User, bob: User) -> None:
     task = make_row(alice, "Alice's.")
-    staff = signed_in(User.objects.create_user("sam", is_staff=True, is_superuser=True))
+    staff = browser_of(User.objects.create_user("sam", is_staff=True, is_superuser=True))
     assert get(staff.get(path(task, "original"))["Location"]).content == b"Alice's."
-    assert signed_in(bob).get(path(task, "original")).status_code == 404
-    assert signed_in(alice).post(path(task, "original")).status_code == 405
+    assert browser_of(bob).get(path(task, "original")).status_code == 404
+    assert browser_of(alice).post(path(task, "original")).status_code == 405
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from exports.worker import execution as exports_worker
 from rules.loading import system_rules
 from rules.models import Rule
 from tests import samples
+from tests.conftest import browser_of
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.llm_factories import configure, forget
@@ -429,8 +430,7 @@ def test_the_page_shows_the_invoice_and_its_source(alice: User, local: Configure
     """B41"""
     task = task_of(alice, PDF, "pdf", rule)
     run(task)
-    client = Client()
-    client.force_login(alice)
+    client = browser_of(alice)
     page = client.get(f"/app/documents/{task.pk}").content.decode()
     assert "From the e-invoice" in page
     assert "By the model" not in page

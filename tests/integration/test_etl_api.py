@@ -12,7 +12,6 @@ import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.db import connection, connections
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from knox.models import AuthToken
@@ -26,7 +25,7 @@ from etl.api import lookup
 from etl.core.states import Stage, Status
 from etl.models import Task
 from tests.broker import valkey
-from tests.conftest import change_settings, client_of
+from tests.conftest import browser_of, change_settings, client_of
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_progress import MARKDOWN, RESULT, begin, complete, end_completed, fail, read
 from tests.integration.test_etl_submission import silent_server  # noqa: F401
@@ -615,8 +614,7 @@ def test_invalid_retries_are_refused(api: APIClient, alice: User, body: dict[str
 
 
 def test_a_browser_session_reads_and_writes_with_a_csrf_token(alice: User) -> None:
-    browser = Client(enforce_csrf_checks=True)
-    browser.force_login(alice)
+    browser = browser_of(alice, enforce_csrf_checks=True)
     task = make_task(alice)
     assert browser.get(path(task)).json()["task_id"] == task.pk
     assert browser.post(path(task, "cancel")).json()["code"] == "csrf_failed"

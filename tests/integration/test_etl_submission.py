@@ -15,7 +15,6 @@ from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connections, transaction
-from django.test import Client
 from pydantic import SecretStr
 from rest_framework.test import APIClient
 
@@ -28,7 +27,7 @@ from etl.models import Task
 from etl.pipeline import actions, artifacts, queue_limit
 from rules.models import Rule
 from tests.broker import broker_at, valkey
-from tests.conftest import change_settings, client_of
+from tests.conftest import browser_of, change_settings, client_of
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.locks import waits_for_a_lock
 from tests.integration.test_leases import in_threads
@@ -135,8 +134,7 @@ def test_names_are_sanitized_and_only_displayed(api: APIClient, sent: str, shown
 
 
 def test_a_browser_submits_with_its_session_and_csrf_token(alice: User) -> None:
-    browser = Client(enforce_csrf_checks=True)
-    browser.force_login(alice)
+    browser = browser_of(alice, enforce_csrf_checks=True)
     file = {"file": SimpleUploadedFile("a.txt", TEXT)}
     assert browser.post(SUBMIT, file).json()["code"] == "csrf_failed"
     assert not Task.objects.exists()
@@ -167,8 +165,7 @@ def test_the_size_limit_is_inclusive(api: APIClient, settings: LazySettings) -> 
 def test_a_too_large_file_is_not_read_to_its_end(api: APIClient, settings: LazySettings) -> None:
     """B12: the CSRF check of a browser session also reads the body."""
     change_settings(settings, etl_max_file_bytes=1000)
-    browser = Client(enforce_csrf_checks=True)
-    browser.force_login(User.objects.create_user("carol"))
+    browser = browser_of(User.objects.create_user("carol"), enforce_csrf_checks=True)
     browser.cookies["csrftoken"] = "t" * 32
     response = browser.post(SUBMIT, {"file": SimpleUploadedFile("a.txt", b"x" * 300_000)})
     assert_refused(response, 413, "file_too_large")

@@ -18,6 +18,7 @@ from exports.jobs import actions, submission
 from exports.models import Dataset, Grant, Job
 from exports.pages import recent_keys
 from exports.schedules import runs
+from tests.conftest import browser_of
 from tests.integration.factories import FIRST_DAY, make_job
 from tests.integration.plans import nodes, plans_of, rows_of
 from tests.integration.schedules import make_schedule
@@ -36,9 +37,7 @@ def search(api: APIClient, **filters: Any) -> list[str]:
 
 @pytest.fixture
 def visitor(alice: User) -> Client:
-    client = Client()
-    client.force_login(alice)
-    return client
+    return browser_of(alice)
 
 
 # ---- Names ----------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from exports.models import Dataset, File, Job, Schedule, Slot
 from exports.source.encoding import decompressed
 from exports.worker import completion, execution
 from rules.models import Rule
-from tests.conftest import change_settings
+from tests.conftest import browser_of, change_settings
 from tests.integration.etl_factories import make_batch, make_rule
 from tests.integration.factories import claim_one
 
@@ -574,9 +574,7 @@ def test_staff_change_its_limits_and_formats_only(staff: User, pages: Client) ->
 
 # ---- Pages ----------------------------------------------------------------------------------------------------------
 def as_visitor(user: User) -> Client:
-    visitor = Client(headers={"User-Agent": "Mozilla/5.0"})
-    visitor.force_login(user)
-    return visitor
+    return browser_of(user, headers={"User-Agent": "Mozilla/5.0"})
 
 
 FORM = {

@@ -28,7 +28,7 @@ from exports.models import Allowance, Dataset, Event, Job, Link, Receipt, Usage
 from exports.pages import pasted_pairs
 from exports.worker import completion, execution
 from tests.broker import valkey
-from tests.conftest import change_settings
+from tests.conftest import browser_of, change_settings
 from tests.integration.factories import end_chunk, fail_chunk, make_job
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
@@ -52,9 +52,7 @@ FORM = {
 
 
 def as_user(user: User) -> Client:
-    client = Client(headers=BROWSER)
-    client.force_login(user)
-    return client
+    return browser_of(user, headers=BROWSER)
 
 
 @pytest.fixture
@@ -144,8 +142,7 @@ def test_unauthenticated_visitors_are_redirected_to_sign_in(ready: Job) -> None:
 
 
 def test_changes_require_a_post_with_a_csrf_token(ready: Job, alice: User) -> None:
-    client = Client(enforce_csrf_checks=True, headers=BROWSER)
-    client.force_login(alice)
+    client = browser_of(alice, enforce_csrf_checks=True, headers=BROWSER)
     paths = [f"/app/exports/{ready.pk}/{name}" for name in ACTIONS] + [
         "/app/exports/several",
         "/app/exports/new/preview",

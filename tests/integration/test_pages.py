@@ -16,7 +16,7 @@ from config.platform.http.tokens import id_of, of_user
 from config.platform.ui.sign_in import NAME_RATE_FACTOR
 from config.platform.ui.templatetags import pages
 from tests.broker import valkey
-from tests.conftest import change_settings
+from tests.conftest import browser_of, change_settings
 
 PASSWORD = "only for tests, 1"
 
@@ -30,12 +30,6 @@ def reset_rate_limits() -> None:
 @pytest.fixture
 def carol(transactional_db: None) -> User:
     return User.objects.create_user("carol", password=PASSWORD)
-
-
-def signed_in(user: User) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 def sign_in(client: Client, name: str, password: str, **more: Any) -> str:
@@ -112,16 +106,16 @@ def test_every_response_has_a_content_security_policy(client: Client, transactio
 
 
 def test_pages_are_not_cached(carol: User) -> None:
-    answer = signed_in(carol).get("/app/account")
+    answer = browser_of(carol).get("/app/account")
     assert answer["Cache-Control"] == "no-store"
     assert "HX-Request" in answer["Vary"]
 
 
 def test_tokens_of_other_users_cannot_be_revoked(carol: User, alice: User) -> None:
-    mine = signed_in(carol)
+    mine = browser_of(carol)
     mine.post("/app/account", {"name": "mine", "days": "7", "once": uuid4()})
     handle = id_of(of_user(carol.pk).get())
-    assert signed_in(alice).post(f"/app/account/tokens/{handle}/revoke").status_code == 404
+    assert browser_of(alice).post(f"/app/account/tokens/{handle}/revoke").status_code == 404
     assert mine.get(f"/app/account/tokens/{handle}/revoke").status_code == 405
     assert of_user(carol.pk).count() == 1
     mine.post(f"/app/account/tokens/{handle}/revoke")
@@ -129,7 +123,7 @@ def test_tokens_of_other_users_cannot_be_revoked(carol: User, alice: User) -> No
 
 
 def test_a_repeated_form_creates_no_second_token(carol: User) -> None:
-    client, form = signed_in(carol), {"name": "mine", "days": "7", "once": str(uuid4())}
+    client, form = browser_of(carol), {"name": "mine", "days": "7", "once": str(uuid4())}
     assert b"Token created" in client.post("/app/account", form).content
     again = client.post("/app/account", form).content
     assert b"Token created" not in again
@@ -145,7 +139,7 @@ def change_password(client: Client, old: str, **more: str) -> HttpResponse:
 
 def test_a_token_has_a_name_and_the_chosen_scopes(carol: User) -> None:
     """C9."""
-    client, form = signed_in(carol), {"name": "Nightly", "days": "7", "scopes": ["exports:read"], "once": uuid4()}
+    client, form = browser_of(carol), {"name": "Nightly", "days": "7", "scopes": ["exports:read"], "once": uuid4()}
     page = client.post("/app/account", form).content.decode()
     assert "Nightly" in page
     assert "<code>exports:read</code>" in page
@@ -155,7 +149,7 @@ def test_a_token_has_a_name_and_the_chosen_scopes(carol: User) -> None:
 
 
 def test_a_password_change_revokes_all_tokens(carol: User) -> None:
-    client = signed_in(carol)
+    client = browser_of(carol)
     client.post("/app/account", {"name": "mine", "days": "7", "once": uuid4()})
     assert change_password(client, PASSWORD).status_code == 302
     assert of_user(carol.pk).count() == 0
@@ -164,7 +158,7 @@ def test_a_password_change_revokes_all_tokens(carol: User) -> None:
 
 def test_guesses_of_the_old_password_are_limited(carol: User, settings: LazySettings) -> None:
     change_settings(settings, sign_in_rate="2/min")
-    client = signed_in(carol)
+    client = browser_of(carol)
     for _ in range(2):
         assert change_password(client, "wrong").status_code == 200
     change_password(client, PASSWORD)
@@ -173,8 +167,7 @@ def test_guesses_of_the_old_password_are_limited(carol: User, settings: LazySett
 
 
 def test_a_form_without_a_csrf_token_is_refused_with_a_page(carol: User) -> None:
-    client = Client(enforce_csrf_checks=True)
-    client.force_login(carol)
+    client = browser_of(carol, enforce_csrf_checks=True)
     answer = client.post("/app/account", {"name": "mine", "days": "7", "once": uuid4()})
     assert answer.status_code == 403
     assert b"has expired" in answer.content
@@ -183,7 +176,7 @@ def test_a_form_without_a_csrf_token_is_refused_with_a_page(carol: User) -> None
 
 def test_error_pages_keep_the_navigation_of_signed_in_users(carol: User) -> None:
     for path in ("/app/nowhere", f"/app/exports/{uuid4()}", "/app/exports?cursor=x"):
-        page = signed_in(carol).get(path).content.decode()
+        page = browser_of(carol).get(path).content.decode()
         assert 'aria-label="Main"' in page, path
         assert "Sign out" in page, path
         assert 'aria-label="Main"' not in Client().get(path, follow=False).content.decode(), path
@@ -213,7 +206,7 @@ def test_formatted_values_are_escaped() -> None:
 # ---- Unknown paths --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("path", ["/app", "/app/"])
 def test_the_root_redirects_to_the_exports(carol: User, path: str) -> None:
-    assert signed_in(carol).get(path)["Location"] == "/app/exports"
+    assert browser_of(carol).get(path)["Location"] == "/app/exports"
 
 
 @pytest.mark.parametrize("debug", [False, True])
@@ -221,7 +214,7 @@ def test_the_root_redirects_to_the_exports(carol: User, path: str) -> None:
 def test_an_unknown_path_shows_the_404_page(carol: User, settings: LazySettings, path: str, *, debug: bool) -> None:
     """Django's DEBUG page would show every path."""
     settings.DEBUG = debug
-    response = signed_in(carol).get(path)
+    response = browser_of(carol).get(path)
     assert response.status_code == 404
     assert "Page not found" in response.content.decode()
     assert "URLconf" not in response.content.decode()

@@ -26,7 +26,7 @@ from rules.loading import system_rules
 from rules.models import Rule, RuleVersion
 from rules.pages import comparison, fields, schema_text
 from rules.schema import json_schema
-from tests.conftest import change_settings
+from tests.conftest import browser_of, change_settings
 from tests.integration import openai_server
 from tests.integration.openai_server import MODEL, ModelServer, data_reply
 
@@ -56,13 +56,7 @@ def rule(alice: User) -> Rule:
 
 @pytest.fixture
 def me(alice: User) -> Client:
-    return signed_in(alice)
-
-
-def signed_in(user: User, **options: Any) -> Client:
-    client = Client(**options)
-    client.force_login(user)
-    return client
+    return browser_of(alice)
 
 
 def page_of(rule: Rule) -> str:
@@ -101,7 +95,7 @@ def all_posts(rule: Rule) -> list[str]:
 
 
 def test_rules_of_other_users_return_404_on_every_page(bob: User, rule: Rule) -> None:
-    me = signed_in(bob)
+    me = browser_of(bob)
     for path in all_gets(rule):
         assert me.get(path).status_code == 404, path
     for path in all_posts(rule):
@@ -132,7 +126,7 @@ def test_every_page_redirects_to_sign_in_without_a_session(client: Client, rule:
 
 
 def test_buttons_are_posts_with_a_csrf_token(alice: User, me: Client, rule: Rule) -> None:
-    checking = signed_in(alice, enforce_csrf_checks=True)
+    checking = browser_of(alice, enforce_csrf_checks=True)
     for path in (*all_posts(rule), *map(reverse, UNSAVED)):
         assert checking.post(path, TYPED).status_code == 403, path
     for path in (*all_posts(rule)[1:], *map(reverse, UNSAVED)):
@@ -159,7 +153,7 @@ def test_a_system_rule_can_be_copied_and_not_changed(me: Client, shipped: None) 
 
 def test_staff_view_rules_of_other_users_without_changing_them(bob: User, rule: Rule) -> None:
     User.objects.filter(pk=bob.pk).update(is_staff=True, is_superuser=True)
-    me = signed_in(User.objects.get(pk=bob.pk))
+    me = browser_of(User.objects.get(pk=bob.pk))
     page = me.get(page_of(rule)).content.decode()
     assert "alice" in page
     assert 'name="json_schema"' not in page
@@ -785,7 +779,7 @@ def test_markdown_for_trials_comes_only_from_own_documents(me: Client, bob: User
     assert "Total: 12.50 EUR" in me.get(path).content.decode()
     assert "ticket.txt" in me.get(reverse("rule-documents")).content.decode()
 
-    stranger = signed_in(bob)
+    stranger = browser_of(bob)
     page = stranger.get(path).content.decode()
     assert "Total: 12.50" not in page
     assert "Document not found. Enter the number" in page

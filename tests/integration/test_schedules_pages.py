@@ -12,6 +12,7 @@ from config.platform.db import clock
 from exports.jobs import actions
 from exports.models import Dataset, Job, Schedule
 from tests.broker import lose_messages
+from tests.conftest import browser_of
 from tests.integration.factories import make_job
 from tests.integration.schedules import make_schedule
 from tests.integration.staff import delivered, pages, staff  # noqa: F401 - fixtures
@@ -26,9 +27,7 @@ def empty_queues() -> None:
 
 @pytest.fixture
 def me(alice: User) -> Client:
-    client = Client()
-    client.force_login(alice)
-    return client
+    return browser_of(alice)
 
 
 def filled(**changes: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from config.platform.http import second_factor
 from config.platform.models import Identity, RecoveryCode, SecondFactor
 from config.platform.ui import second_factors
 from tests.broker import valkey
-from tests.conftest import change_settings, client_of
+from tests.conftest import browser_of, change_settings, client_of
 
 PASSWORD = "only for tests, 1"
 STEP = "/app/sign-in/second-factor"
@@ -240,8 +240,7 @@ def test_users_of_single_sign_on_have_no_local_factors(carol: User, client: Clie
 
 def test_an_operator_removes_the_factors_of_a_user(enrolled: list[str], client: Client) -> None:
     client.force_login(User.objects.get(username="carol"))
-    other = Client()
-    other.force_login(User.objects.create_user("other"))
+    other = browser_of(User.objects.create_user("other"))
     assert is_in(client)
     call_command("reset_second_factors", "carol", stdout=(out := StringIO()))
     assert out.getvalue() == "Removed 1 second factor, ended 2 sessions.\n"

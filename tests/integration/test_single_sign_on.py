@@ -23,7 +23,7 @@ from config.ops.doctor import peers
 from config.ops.doctor.findings import Level
 from config.platform.http import roles, single_sign_on
 from config.platform.models import AuditEntry, Identity
-from tests.conftest import change_settings, client_of
+from tests.conftest import browser_of, change_settings, client_of
 from tests.openid import callback_of, change, configure, path_of, running_provider, set_groups, sign_in
 
 
@@ -413,8 +413,7 @@ def test_a_provider_that_hangs_delays_the_checks_of_streams_once(
     assert [*Identity.objects.filter(failed_at__isnull=False).values_list("user__username", flat=True)] == [
         [*USERS][-1]  # the user whose last attempt is oldest
     ]
-    browser = Client()
-    browser.force_login(User.objects.get(username="ada"))
+    browser = browser_of(User.objects.get(username="ada"))
     assert is_in(browser)
     assert hanging.connections() == 1  # a request after the time limit is checked anyway
 

@@ -17,7 +17,7 @@ from exports.jobs import actions
 from exports.models import Chunk, Dataset, Grant, Job
 from exports.source.database import MAX_MESSAGE
 from exports.worker import execution
-from tests.conftest import change_settings, client_of
+from tests.conftest import browser_of, change_settings, client_of
 from tests.integration.factories import finish, make_job
 from tests.integration.staff import page_of, text_of
 from tests.integration.test_execution import empty_bucket, replace_function  # noqa: F401 - a fixture
@@ -110,8 +110,7 @@ def test_other_users_never_see_the_message_over_the_api(failed: Job, bob: User) 
     bob.is_staff = bob.is_superuser = True
     bob.save()
     assert chunk_of(client_of(bob), failed)["sourceMessage"] is None
-    browser = Client()
-    browser.force_login(bob)
+    browser = browser_of(bob)
     assert "secret" not in text_of(browser.get(f"/app/exports/{failed.pk}"))
 
 
@@ -139,8 +138,7 @@ def test_streams_do_not_contain_the_message(failed: Job, api: APIClient) -> None
 
 def test_the_page_shows_the_message_with_the_summary_of_failures(failed: Job, alice: User) -> None:
     """A34: the message is escaped."""
-    browser = Client()
-    browser.force_login(alice)
+    browser = browser_of(alice)
     page = f"/app/exports/{failed.pk}"
     assert "secret" not in browser.get(page).content.decode()
     show_errors()
@@ -179,8 +177,7 @@ def test_staff_without_the_permission_do_not_see_the_message(failed: Job, bob: U
     bob.is_staff = True
     bob.save()
     bob.user_permissions.add(Permission.objects.get(codename="view_job"))
-    browser = Client()
-    browser.force_login(bob)
+    browser = browser_of(bob)
     assert browser.get(page_of(failed.chunks.get())).status_code == 403
     assert "secret" not in text_of(browser.get(page_of(failed)))
     assert not LogEntry.objects.exists()

@@ -21,7 +21,7 @@ from etl.models import Task
 from etl.pipeline import deletion, execution
 from rules.models import Rule
 from tests.broker import valkey
-from tests.conftest import change_settings
+from tests.conftest import browser_of, change_settings
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_progress import complete, fail
 from tests.integration.plans import Plan, nodes, plan_lines, plans_of, rows_of
@@ -136,8 +136,7 @@ def test_the_first_and_last_possible_days_are_accepted(api: APIClient, alice: Us
 
 def test_the_page_has_the_same_filters(alice: User) -> None:
     """B39."""
-    client = Client()
-    client.force_login(alice)
+    client = browser_of(alice)
     rule = make_rule(alice, name="of alice")
     make_row(alice, filename="Invoice-7.pdf", rule=rule)
     make_row(alice, filename="letter.pdf")
@@ -322,8 +321,7 @@ def test_the_digest_survives_a_lost_run_state(api: APIClient, alice: User, setti
 
 def test_the_page_names_the_earlier_document_until_it_is_deleted(api: APIClient, alice: User) -> None:
     """B39."""
-    client = Client()
-    client.force_login(alice)
+    client = browser_of(alice)
     first, second = submit(api), submit(api)
     complete(Task.objects.get(pk=second["task_id"]))
     page = client.get(f"{PAGE}/{second['task_id']}").content.decode()
@@ -335,8 +333,7 @@ def test_the_page_names_the_earlier_document_until_it_is_deleted(api: APIClient,
 # ---- Bulk actions ---------------------------------------------------------------------------------------------------
 def test_the_page_deletes_selected_documents(alice: User, bob: User) -> None:
     """B34: running documents and documents of other users are kept."""
-    client = Client()
-    client.force_login(alice)
+    client = browser_of(alice)
     ended, waiting, running, other = make_task(alice), make_task(alice), make_task(alice), make_task(bob)
     fail(ended)
     assert runstate.start(running.pk, stage=Stage.OCR).moved

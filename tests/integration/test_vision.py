@@ -11,7 +11,6 @@ import pytest
 import structlog
 from django.conf import LazySettings
 from django.contrib.auth.models import User
-from django.test import Client
 from PIL import Image
 
 from config.platform import storage
@@ -23,7 +22,7 @@ from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
 from etl.providers.base import OCRResult
 from tests.broker import valkey
-from tests.conftest import change_settings, client_of
+from tests.conftest import browser_of, change_settings, client_of
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.llm_factories import (
@@ -272,12 +271,6 @@ def real(configure_stages: ConfigureStages, models: ModelServer, settings: LazyS
     configure(settings, models)
     settings.ETL_POSTPROCESSORS = {"skip": "etl.postprocessors.skip.Skip", "llm": "etl.postprocessors.llm.Llm"}
     return models
-
-
-def browser_of(user: User) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 def vision_rule(user: User) -> Any:

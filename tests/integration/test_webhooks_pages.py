@@ -16,7 +16,7 @@ from config.platform.webhooks import sender, subscriptions
 from config.platform.webhooks.models import TEST, EventType
 from exports.models import Attempt, Delivery, Webhook
 from tests.broker import lose_messages
-from tests.conftest import change_settings
+from tests.conftest import browser_of, change_settings
 from tests.integration.receiver import Receiver, answer, receiver
 from tests.integration.test_leases import in_threads
 from tests.integration.test_webhooks import allow
@@ -41,13 +41,7 @@ def endpoint(settings: Any) -> Iterator[Receiver]:
 
 @pytest.fixture
 def me(alice: User) -> Client:
-    return signed_in(alice)
-
-
-def signed_in(user: User, **options: Any) -> Client:
-    client = Client(**options)
-    client.force_login(user)
-    return client
+    return browser_of(alice)
 
 
 @pytest.fixture
@@ -89,7 +83,7 @@ def test_pages_of_webhooks_of_other_users_return_404_even_for_staff(bob: User, h
     (delivery,) = sent(hook)
     for is_staff in (False, True):
         User.objects.filter(pk=bob.pk).update(is_staff=is_staff)
-        stranger = signed_in(User.objects.get(pk=bob.pk))
+        stranger = browser_of(User.objects.get(pk=bob.pk))
         for path in (page_of(hook), reverse("delivery", args=[hook.pk, delivery.pk])):
             assert stranger.get(path).status_code == 404, path
         for path in all_buttons(hook, delivery):
@@ -110,7 +104,7 @@ def test_buttons_are_posts_with_the_csrf_token_of_the_session(
     client: Client, alice: User, me: Client, hook: Webhook
 ) -> None:
     (delivery,) = sent(hook)
-    checking = signed_in(alice, enforce_csrf_checks=True)
+    checking = browser_of(alice, enforce_csrf_checks=True)
     for path in (LIST, *all_buttons(hook, delivery)):
         assert checking.post(path).status_code == 403, path
         assert "/app/sign-in" in client.post(path)["Location"], path
