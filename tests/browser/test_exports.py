@@ -273,7 +273,7 @@ class StreamProxy:
     def __init__(self, port: int) -> None:
         self.target, self.is_cut, self.refused = port, False, 0
         self.streams: list[socket.socket] = []
-        self.listener = socket.create_server((HOST if HOST != "localhost" else "127.0.0.1", 0))
+        self.listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.listener.getsockname()[1]
         threading.Thread(target=self.serve, daemon=True).start()
 
