@@ -20,8 +20,7 @@ from exports.worker.batches import ChunkDurations
 from exports.worker.pauses import DatasetPauses
 from tests.broker import lose_messages
 from tests.conftest import change_settings
-from tests.integration import openai_server
-from tests.integration.llm_factories import configure
+from tests.integration.llm_factories import running_models
 from tests.integration.openai_server import ModelServer
 from tests.integration.staff import delivered, failed, pages, staff  # noqa: F401 - fixtures
 from tests.integration.stage_runs import ConfigureStages
@@ -99,9 +98,15 @@ def configure_stages(settings: LazySettings, tmp_path: Path) -> ConfigureStages:
 
 
 @pytest.fixture
+def models(settings: LazySettings) -> Iterator[ModelServer]:
+    """A scripted model server."""
+    with running_models(settings) as server:
+        yield server
+
+
+@pytest.fixture
 def model_server(configure_stages: ConfigureStages, settings: LazySettings) -> Iterator[ModelServer]:
-    """A scripted model server, with the real post-processor."""
+    """A scripted model server, and stages with the real post-processor."""
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
-    with openai_server.running() as server:
-        configure(settings, server)
+    with running_models(settings) as server:
         yield server

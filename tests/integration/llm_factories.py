@@ -1,7 +1,8 @@
 """Documents, rules, and response caches for tests of post-processing."""
 
 import json
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from django.conf import settings as configured
@@ -15,6 +16,7 @@ from etl.providers.base import OCRResult, Page, page_marker
 from rules.library.content import RuleContent
 from tests.broker import valkey
 from tests.conftest import change_settings
+from tests.integration import openai_server
 from tests.integration.openai_server import MODEL, ModelServer
 
 KEY = "sk-test-key"
@@ -37,6 +39,15 @@ def configure(settings: Any, models: ModelServer, **changes: Any) -> None:
     }
     change_settings(settings, **(values | changes))
     forget(models)
+
+
+@contextmanager
+def running_models(settings: Any) -> Iterator[ModelServer]:
+    """Run a scripted model server, and point the settings at it."""
+    with openai_server.running() as server:
+        configure(settings, server)
+        yield server
+        forget(server)
 
 
 def forget(models: ModelServer) -> None:

@@ -31,9 +31,8 @@ from rules.loading import system_rules
 from rules.models import Rule
 from tests import samples
 from tests.conftest import browser_of
-from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.llm_factories import configure, forget
+from tests.integration.llm_factories import running_models
 from tests.integration.openai_server import data_reply
 from tests.integration.stage_runs import ConfigureStages, row_of, run, seen
 from tests.samples.make import INVOICE, printed
@@ -332,12 +331,10 @@ def test_without_an_invoice_the_model_fills_the_same_schema(
         "totals": {"gross": 2363.58, "prepaid": None},
         "notes": [],
     }
-    with openai_server.running() as models:
-        configure(settings, models)
+    with running_models(settings) as models:
         models.set_default(data_reply(answer))
         task = task_of(alice, printed(INVOICE), "pdf", rule)
         assert run(task) == [True, True]
-        forget(models)
     state = seen(task)
     assert state.metadata["postprocess"]["source"] == "model"
     assert state.result is not None
@@ -385,12 +382,10 @@ def test_a_folder_of_mixed_invoices_becomes_one_parquet_file_with_one_schema(
     files = {"a.pdf": PDF, "b.xml": UBL, "c.pdf": printed(INVOICE)}
     body = {"file": [named(name, content) for name, content in files.items()], "rule_id": rule.pk}
     batch = api.post("/api/v1/etl/batches", body, format="multipart").json()
-    with openai_server.running() as models:
-        configure(settings, models)
+    with running_models(settings) as models:
         models.set_default(data_reply(answer))
         for task in Task.objects.filter(batch_id=batch["batch_id"]):
             assert run(task) == [True, True]
-        forget(models)
 
     def rows(query: str) -> Any:
         response = api.get(f"/api/v1/etl/batches/{batch['batch_id']}/results?format=parquet{query}")

@@ -4,7 +4,6 @@ import gzip
 import json
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -44,7 +43,6 @@ from tests.integration.llm_factories import (
     contains_no_private_data,
     context_of,
     features_key,
-    forget,
     ocr_of,
     rule_of,
 )
@@ -52,14 +50,6 @@ from tests.integration.openai_server import MODEL, Handler, ModelServer, Reply, 
 from tests.waiting import expect_within
 
 GOOD = {"number": "INV-2024-17", "total": 1234.5}
-
-
-@pytest.fixture
-def models(settings: Any) -> Iterator[ModelServer]:
-    with openai_server.running() as server:
-        configure(settings, server)
-        yield server
-        forget(server)
 
 
 def process(

@@ -8,7 +8,6 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,8 +17,7 @@ from etl.core.stage_context import StageContext, Usage
 from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
 from tests.conftest import change_settings
-from tests.integration import openai_server
-from tests.integration.llm_factories import MemoryResponseCache, codes, configure, context_of, forget, ocr_of, rule_of
+from tests.integration.llm_factories import MemoryResponseCache, codes, context_of, ocr_of, rule_of
 from tests.integration.openai_server import ModelServer, Reply, Request, data_reply, problem, text_reply
 
 ROW = {
@@ -55,17 +53,14 @@ ALL = [{"sku": f"A-{number}", "amount": number + 0.5} for number in range(500)]
 
 
 @pytest.fixture
-def models(settings: Any) -> Iterator[ModelServer]:
-    with openai_server.running() as server:
-        configure(
-            settings,
-            server,
-            etl_postprocess_chunk_threshold_chars=1_000,
-            etl_postprocess_chunk_size_chars=1_500,
-            etl_postprocess_parallel=1,
-        )
-        yield server
-        forget(server)
+def models(models: ModelServer, settings: Any) -> ModelServer:
+    change_settings(
+        settings,
+        etl_postprocess_chunk_threshold_chars=1_000,
+        etl_postprocess_chunk_size_chars=1_500,
+        etl_postprocess_parallel=1,
+    )
+    return models
 
 
 def process(

@@ -7,7 +7,6 @@ the schema of the prompt.
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +22,12 @@ from etl.postprocessors.base import PostProcessor, Processed
 from etl.postprocessors.strategies.base import Strategy
 from rules.library.content import RuleContent
 from rules.schema import json_schema
-from tests.integration import openai_server, words
+from tests.conftest import change_settings
+from tests.integration import words
 from tests.integration.llm_factories import (
     MemoryResponseCache,
-    configure,
     contains_no_private_data,
     context_of,
-    forget,
     ocr_of,
     rule_of,
 )
@@ -94,13 +92,15 @@ def modes(settings: Any) -> None:
 
 
 @pytest.fixture
-def models(settings: Any) -> Iterator[ModelServer]:
-    with openai_server.running() as server:
-        sizes = {"etl_postprocess_chunk_threshold_chars": 900, "etl_postprocess_chunk_size_chars": 600}
-        configure(settings, server, **sizes, etl_postprocess_parallel=1)  # so that calls have an order
-        server.set_default(extract)
-        yield server
-        forget(server)
+def models(models: ModelServer, settings: Any) -> ModelServer:
+    change_settings(
+        settings,
+        etl_postprocess_chunk_threshold_chars=900,
+        etl_postprocess_chunk_size_chars=600,
+        etl_postprocess_parallel=1,  # so that calls have an order
+    )
+    models.set_default(extract)
+    return models
 
 
 def extract(request: Request) -> Reply:

@@ -1,7 +1,6 @@
 """Rule tests: `POST /rules/{id}/test` applies a rule to Markdown without a task. B27, B15."""
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,10 +23,9 @@ MARKDOWN = "<!-- page: 1 -->\nHello\n\n<!-- page: 2 -->\nTotal: 12.50 EUR\n"
 
 
 @pytest.fixture
-def models(settings: Any) -> Iterator[ModelServer]:
-    with openai_server.running() as server:
-        change_settings(settings, etl_llm_base_url=server.url, etl_llm_model=MODEL, etl_llm_timeout_seconds=30.0)
-        yield server
+def models(models: ModelServer, settings: Any) -> ModelServer:
+    change_settings(settings, etl_llm_timeout_seconds=30.0)
+    return models
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from rules.pages import comparison, fields, schema_text
 from rules.schema import json_schema
 from tests.conftest import browser_of, change_settings
 from tests.integration import openai_server
-from tests.integration.openai_server import MODEL, ModelServer, data_reply
+from tests.integration.openai_server import ModelServer, data_reply
 
 SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}}, "required": ["total"]}
 CONTENT: dict[str, Any] = {
@@ -73,10 +73,9 @@ def shipped(transactional_db: None) -> None:
 
 
 @pytest.fixture
-def models(settings: Any) -> Iterator[ModelServer]:
-    with openai_server.running() as server:
-        change_settings(settings, etl_llm_base_url=server.url, etl_llm_model=MODEL, etl_llm_timeout_seconds=5.0)
-        yield server
+def models(models: ModelServer, settings: Any) -> ModelServer:
+    change_settings(settings, etl_llm_timeout_seconds=5.0)
+    return models
 
 
 # ---- Ownership ------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,15 +21,12 @@ from etl.postprocessors.llm import Llm
 from etl.providers.base import OCRResult
 from rules.library.content import RuleContent
 from tests.conftest import change_settings
-from tests.integration import openai_server
 from tests.integration.llm_factories import (
     INVOICE_TEXT,
     MemoryResponseCache,
     codes,
-    configure,
     contains_no_private_data,
     context_of,
-    forget,
     ocr_of,
     rule_of,
 )
@@ -61,18 +57,15 @@ PAGES = [
 
 
 @pytest.fixture
-def models(settings: Any) -> Iterator[ModelServer]:
-    with openai_server.running() as server:
-        configure(
-            settings,
-            server,
-            etl_postprocess_chunk_threshold_chars=500,
-            etl_postprocess_chunk_size_chars=300,
-            etl_postprocess_max_chunks=5,
-            etl_postprocess_parallel=1,
-        )
-        yield server
-        forget(server)
+def models(models: ModelServer, settings: Any) -> ModelServer:
+    change_settings(
+        settings,
+        etl_postprocess_chunk_threshold_chars=500,
+        etl_postprocess_chunk_size_chars=300,
+        etl_postprocess_max_chunks=5,
+        etl_postprocess_parallel=1,
+    )
+    return models
 
 
 def process(

@@ -21,9 +21,7 @@ from etl.pipeline import artifacts, dispatch, engines, page_images
 from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
 from etl.providers.base import OCRResult
-from tests.broker import valkey
 from tests.conftest import browser_of, change_settings, client_of
-from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.llm_factories import (
     INVOICE,
@@ -31,7 +29,6 @@ from tests.integration.llm_factories import (
     codes,
     configure,
     context_of,
-    forget,
     ocr_of,
     rule_of,
 )
@@ -65,14 +62,6 @@ class FakePageImages:
 
 def content_of(page: int) -> bytes:
     return b"\xff\xd8\xff image of page %d" % page
-
-
-@pytest.fixture
-def models(settings: Any) -> Iterator[ModelServer]:
-    with openai_server.running() as server:
-        configure(settings, server)
-        yield server
-        forget(server)
 
 
 def process(
@@ -265,12 +254,9 @@ def reader() -> Iterator[None]:
 
 
 @pytest.fixture
-def real(configure_stages: ConfigureStages, models: ModelServer, settings: LazySettings, reader: None) -> ModelServer:
-    valkey().flushdb()
+def real(configure_stages: ConfigureStages, model_server: ModelServer, reader: None) -> ModelServer:
     configure_stages(etl_ocr_provider="local")
-    configure(settings, models)
-    settings.ETL_POSTPROCESSORS = {"skip": "etl.postprocessors.skip.Skip", "llm": "etl.postprocessors.llm.Llm"}
-    return models
+    return model_server
 
 
 def vision_rule(user: User) -> Any:
