@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from django.conf import LazySettings
+from pydantic import AnyHttpUrl
 
 from config.platform import wakeups
 from config.platform.http import throttling
@@ -20,6 +21,7 @@ from exports.worker.batches import ChunkDurations
 from exports.worker.pauses import DatasetPauses
 from tests.broker import lose_messages
 from tests.conftest import change_settings
+from tests.integration import faulty_s3
 from tests.integration.llm_factories import running_models
 from tests.integration.openai_server import ModelServer
 from tests.integration.staff import delivered, failed, pages, staff  # noqa: F401 - fixtures
@@ -95,6 +97,14 @@ def configure_stages(settings: LazySettings, tmp_path: Path) -> ConfigureStages:
     )
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "tests.scripted_stages.Processor"}
     return change
+
+
+@pytest.fixture
+def proxy(settings: LazySettings) -> Iterator[faulty_s3.Proxy]:
+    """A proxy in front of the object storage, for faults."""
+    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
+        change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url))
+        yield proxy
 
 
 @pytest.fixture

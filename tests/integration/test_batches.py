@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +12,6 @@ from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.db import OperationalError, connection
 from django.db.backends.utils import CursorWrapper
-from pydantic import AnyHttpUrl
 
 from exports.core import wakeups
 from exports.core.errors import SourceError
@@ -360,14 +359,6 @@ class CountingSession(database.SourceSession):
     def stream(self, *args: Any, **options: Any) -> database.CopyStream:
         self.calls += 1
         return super().stream(*args, **options)
-
-
-@pytest.fixture
-def proxy(settings: LazySettings) -> Iterator[faulty_s3.Proxy]:
-    """A proxy in front of the object storage."""
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url))
-        yield proxy
 
 
 def test_a_chunk_calls_the_source_while_the_last_file_is_uploaded(

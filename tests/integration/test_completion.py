@@ -28,7 +28,6 @@ from django.db.models import F
 from django.db.models.functions import Now
 from django.test import Client
 from django.utils import timezone
-from pydantic import AnyHttpUrl
 from rest_framework.test import APIClient
 
 from config.platform import storage
@@ -714,48 +713,44 @@ def test_the_state_of_a_receipt_follows_the_database_clock(
 # ---- A storage that refuses writes ----------------------------------------------------------------------------------
 
 
-def test_a_refused_delivery_costs_no_attempt(dataset: Dataset, alice: User, settings: LazySettings) -> None:
+def test_a_refused_delivery_costs_no_attempt(dataset: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
     """A40: this holds for EXPORT_STORAGE_PATIENCE_SECONDS."""
     job = make_job(dataset, alice, 2)
     execution.drain()
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url))
-        proxy.inject("PUT", str(job.pk), faulty_s3.answer_500, times=1000)
-        for _ in range(6):
-            complete_now(job)
-        job.refresh_from_db()
-        assert (job.status, job.completion_attempts) == ("running", 0)
-        Job.objects.update(refused_at=timezone.now() - timedelta(seconds=3601))
-        for _ in range(4):
-            complete_now(job)
-        job.refresh_from_db()
-        assert (job.status, job.error_code) == ("failed", "EXPORT_BUNDLE_FAILED")
+    proxy.inject("PUT", str(job.pk), faulty_s3.answer_500, times=1000)
+    for _ in range(6):
+        complete_now(job)
+    job.refresh_from_db()
+    assert (job.status, job.completion_attempts) == ("running", 0)
+    Job.objects.update(refused_at=timezone.now() - timedelta(seconds=3601))
+    for _ in range(4):
+        complete_now(job)
+    job.refresh_from_db()
+    assert (job.status, job.error_code) == ("failed", "EXPORT_BUNDLE_FAILED")
 
-        proxy.faults.clear()
-        actions.retry(job)
-        completion.complete(job.pk)
-        job.refresh_from_db()
-        assert job.status == "success"
+    proxy.faults.clear()
+    actions.retry(job)
+    completion.complete(job.pk)
+    job.refresh_from_db()
+    assert job.status == "success"
 
 
 def test_no_completion_starts_while_the_storage_refuses_writes(
-    dataset: Dataset, alice: User, settings: LazySettings
+    dataset: Dataset, alice: User, proxy: faulty_s3.Proxy
 ) -> None:
     """A40."""
     job = make_job(dataset, alice, 2)
     execution.drain()
     storage.suspect()
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url))
-        proxy.inject("PUT", "", faulty_s3.answer_500, times=1000)
-        completion.drain(job.pk)
+    proxy.inject("PUT", "", faulty_s3.answer_500, times=1000)
+    completion.drain(job.pk)
 
     assert completion.unclaimed_jobs() == [job.pk]
 
 
 @pytest.mark.slow
 def test_an_attempt_without_a_receipt_leaves_no_copies(
-    dataset: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+    dataset: Dataset, alice: User, proxy: faulty_s3.Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A40: a delivery with a file that cannot be copied would fill the storage otherwise."""
     monkeypatch.setattr(packs, "FILES", 8)
@@ -763,24 +758,22 @@ def test_an_attempt_without_a_receipt_leaves_no_copies(
     job = make_job(dataset, alice, 12, delivery="manifest")
     execution.drain()
     folder = f"_receipts/{job.pk}/"
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url))
-        proxy.inject("PUT", packs.key_of("", 1), faulty_s3.answer_500, times=1000)
-        completion.complete(job.pk)
-        assert list(storage.list_objects(folder)) == []
-        proxy.faults.clear()
-        storage.delete(PATH)
-        complete_now(job)
-        assert list(storage.list_objects(folder)) == []
-        execution.drain()
-        job.refresh_from_db()
-        assert (job.status, job.done) == ("running", 12)
+    proxy.inject("PUT", packs.key_of("", 1), faulty_s3.answer_500, times=1000)
+    completion.complete(job.pk)
+    assert list(storage.list_objects(folder)) == []
+    proxy.faults.clear()
+    storage.delete(PATH)
+    complete_now(job)
+    assert list(storage.list_objects(folder)) == []
+    execution.drain()
+    job.refresh_from_db()
+    assert (job.status, job.done) == ("running", 12)
 
-        token = completion.claim(job.pk)
-        assert token
-        Job.objects.filter(pk=job.pk).update(status="cancelled", completion_token=None, completion_lease_until=None)
-        completion.attempt(job, token)
-        assert list(storage.list_objects(folder)) == []
+    token = completion.claim(job.pk)
+    assert token
+    Job.objects.filter(pk=job.pk).update(status="cancelled", completion_token=None, completion_lease_until=None)
+    completion.attempt(job, token)
+    assert list(storage.list_objects(folder)) == []
 
 
 def test_a_delivery_is_created_again_after_its_worker_was_killed(
@@ -819,19 +812,17 @@ def make_until_killed(job: Job, token: int) -> None:
     bundles.make(bundles.Attempt(job=job, token=token, checkpoint=die, adopt=partial(adoption.adopt, token)))
 
 
-def test_the_pause_of_a_refused_delivery_grows(dataset: Dataset, alice: User, settings: LazySettings) -> None:
+def test_the_pause_of_a_refused_delivery_grows(dataset: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
     """A40: otherwise, a file that cannot be copied would be tried every two seconds for an hour."""
     job = make_job(dataset, alice, 2)
     execution.drain()
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url))
-        proxy.inject("PUT", str(job.pk), faulty_s3.answer_500, times=1000)
-        completion.complete(job.pk)
-        for refused_for, at_least, at_most in ((0, 0, 4), (100, 24, 27), (1000, 59, 61)):
-            Job.objects.update(refused_at=Now() - timedelta(seconds=refused_for))
-            complete_now(job)
-            pause = Job.objects.annotate(pause=F("completion_lease_until") - Now()).get().pause
-            assert at_least <= pause.total_seconds() <= at_most
+    proxy.inject("PUT", str(job.pk), faulty_s3.answer_500, times=1000)
+    completion.complete(job.pk)
+    for refused_for, at_least, at_most in ((0, 0, 4), (100, 24, 27), (1000, 59, 61)):
+        Job.objects.update(refused_at=Now() - timedelta(seconds=refused_for))
+        complete_now(job)
+        pause = Job.objects.annotate(pause=F("completion_lease_until") - Now()).get().pause
+        assert at_least <= pause.total_seconds() <= at_most
 
 
 def test_a_repeated_attempt_creates_its_copies_again(

@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -392,13 +392,6 @@ def test_it_finds_a_missing_bucket(change: Callable[..., None]) -> None:
     level, text = examine(storage.SUBJECT, "reading")
     assert level == "failure"
     assert "docs/runbook.md#object-storage-is-unreachable" in text
-
-
-@pytest.fixture
-def proxy(settings: LazySettings, change: Callable[..., None]) -> Iterator[faulty_s3.Proxy]:
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        change(s3_endpoint_url=AnyHttpUrl(proxy.url))
-        yield proxy
 
 
 def ignore_conditions(handler: Handler, body: bytes) -> None:

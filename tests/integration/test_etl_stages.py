@@ -35,7 +35,7 @@ from tests import scripted_stages
 from tests.broker import lose_messages, queued, valkey
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.faulty_redis import Relay, relaying
-from tests.integration.faulty_s3 import Proxy, answer_500, running
+from tests.integration.faulty_s3 import Proxy, answer_500
 from tests.integration.stage_runs import ConfigureStages, row_of, run, run_beside, run_when_due, seen
 from tests.samples import hostile
 from tests.waiting import wait_until
@@ -593,13 +593,6 @@ def markdown_key(task: Task) -> str:
 
 
 # ---- Unavailable servers --------------------------------------------------------------------------------------------
-@pytest.fixture
-def proxy(settings: LazySettings, configure_stages: ConfigureStages) -> Iterator[Proxy]:
-    with running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        configure_stages(s3_endpoint_url=AnyHttpUrl(proxy.url))
-        yield proxy
-
-
 def test_a_storage_failure_is_transient(alice: User, proxy: Proxy) -> None:
     task = make_task(alice)
     proxy.inject("GET", "documents", answer_500, times=2)

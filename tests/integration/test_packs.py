@@ -2,15 +2,13 @@
 
 import hashlib
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from django.conf import LazySettings, settings
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.db.models.functions import Now
 from prometheus_client import REGISTRY
-from pydantic import AnyHttpUrl
 
 from config.platform import storage
 from config.platform.http.problems import Problem
@@ -21,7 +19,6 @@ from exports.jobs import actions
 from exports.maintenance import after_restore, storage_cleanup
 from exports.models import Chunk, Dataset, Job, Receipt
 from exports.worker import completion, execution, leases
-from tests.conftest import change_settings
 from tests.integration import faulty_s3, outcomes
 from tests.integration.factories import claim_one, make_job
 from tests.integration.test_batches import _long_time_limits, claim_batch, run  # noqa: F401 - fixtures
@@ -128,12 +125,9 @@ def test_a_pack_fits_one_request(
 
 
 @pytest.fixture
-def refused(settings: LazySettings) -> Iterator[None]:
+def refused(proxy: faulty_s3.Proxy) -> None:
     """An object storage that refuses packs of batches."""
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url))
-        proxy.inject("PUT", "/batches/", faulty_s3.answer_500, times=1000)
-        yield
+    proxy.inject("PUT", "/batches/", faulty_s3.answer_500, times=1000)
 
 
 @pytest.mark.usefixtures("refused")
@@ -149,7 +143,7 @@ def test_a_failure_to_store_a_pack_fails_no_chunk(alone: Dataset, alice: User) -
 
 
 def test_a_hanging_storage_loses_no_lease(
-    alone: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+    alone: Dataset, alice: User, proxy: faulty_s3.Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A16: a worker waits for a pack only for a few seconds, and the next batch does not try to store one."""
     monkeypatch.setattr(small_puts, "TIMEOUT_SECONDS", 1)
@@ -160,17 +154,15 @@ def test_a_hanging_storage_loses_no_lease(
         let_pass(5)
         handler.close_connection = True
 
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url))
-        proxy.inject("PUT", "/batches/", hang, times=1000)
-        job = make_job(alone, alice, 7, delivery="manifest")
-        began = time.monotonic()
-        for size in (3, 3):
-            run(claim_batch(size))
-        assert time.monotonic() - began < 4.5
-        assert len(held) == 1
-        storage.require_writable()
-        assert not storage.is_suspected()
+    proxy.inject("PUT", "/batches/", hang, times=1000)
+    job = make_job(alone, alice, 7, delivery="manifest")
+    began = time.monotonic()
+    for size in (3, 3):
+        run(claim_batch(size))
+    assert time.monotonic() - began < 4.5
+    assert len(held) == 1
+    storage.require_writable()
+    assert not storage.is_suspected()
     assert packs_of(job) == [None] * 7
     assert set(job.chunks.filter(status="done").values_list("attempts", flat=True)) == {1}
 

@@ -1,12 +1,10 @@
 """Pauses of a dataset whose files the object storage refuses, while it accepts all other files. A40."""
 
-from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
-from pydantic import AnyHttpUrl
 
 from exports.models import Dataset
 from exports.worker import execution
@@ -18,10 +16,9 @@ CHUNKS = 40
 
 
 @pytest.fixture
-def proxy(settings: LazySettings) -> Iterator[faulty_s3.Proxy]:
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url), export_backoff_base_seconds=60)
-        yield proxy
+def proxy(proxy: faulty_s3.Proxy, settings: LazySettings) -> faulty_s3.Proxy:
+    change_settings(settings, export_backoff_base_seconds=60)
+    return proxy
 
 
 def test_a_dataset_whose_files_are_refused_pauses_and_others_continue(

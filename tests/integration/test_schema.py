@@ -26,7 +26,6 @@ from tests.conftest import client_of
 from tests.integration.factories import make_job
 from tests.integration.faulty_s3 import Proxy, answer_500
 from tests.integration.receiver import receiver
-from tests.integration.test_storage import proxy  # noqa: F401 - a fixture
 from tests.integration.test_webhooks import allow
 from tests.waiting import wait_until
 
@@ -216,7 +215,7 @@ def test_a_file_is_503_during_an_object_storage_outage(
     checked: Api,
     dataset: Dataset,
     alice: User,
-    proxy: Proxy,  # noqa: F811
+    proxy: Proxy,
 ) -> None:
     job = make_job(dataset, alice, 2, delivery="manifest")
     finish(str(job.pk))

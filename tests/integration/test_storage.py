@@ -60,14 +60,6 @@ def key(folder: str, request: pytest.FixtureRequest) -> str:
     return f"{folder}/{request.param}/2024-02-29.csv"
 
 
-@pytest.fixture
-def proxy(settings: LazySettings) -> Iterator[Proxy]:
-    """A proxy in front of the storage, for faults."""
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url))
-        yield proxy
-
-
 def content(size: int) -> bytes:
     return (BLOCK * (size // len(BLOCK) + 1))[:size]
 
