@@ -1,5 +1,6 @@
 """Fixtures of the integration tests."""
 
+import socket
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from django.conf import LazySettings
 from pydantic import AnyHttpUrl
 
-from config.platform import wakeups
+from config.platform import storage, wakeups
 from config.platform.http import throttling
 from config.platform.observability import gauges
 from config.platform.storage import writability
@@ -19,6 +20,7 @@ from exports.models import Dataset
 from exports.worker import execution
 from exports.worker.batches import ChunkDurations
 from exports.worker.pauses import DatasetPauses
+from rules.models import Rule
 from tests.broker import lose_messages
 from tests.conftest import change_settings
 from tests.integration import faulty_s3
@@ -69,6 +71,40 @@ def reset_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def reset_durations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the durations of chunks from other tests."""
     monkeypatch.setattr(execution, "DURATIONS", ChunkDurations())
+
+
+@pytest.fixture
+def empty_redis() -> None:
+    """A Redis without messages, run-states, and rate limits of other tests."""
+    lose_messages()
+
+
+@pytest.fixture
+def default_rule(transactional_db: None, empty_redis: None) -> Rule:
+    """The default rule. Redis and the documents in the bucket are empty."""
+    storage.delete_many(item.key for item in storage.list_objects("etl/"))
+    return Rule.objects.get(slug="default")
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """A port that refuses connections."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """The port of a server that accepts connections and never responds."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def silent_redis(silent_port: int) -> str:
+    """The URL of a Redis that never responds."""
+    return f"redis://127.0.0.1:{silent_port}/0"
 
 
 @pytest.fixture

@@ -40,18 +40,13 @@ from tests.integration.etl_factories import make_rule
 from tests.integration.etl_progress import begin, complete, end_completed, fail, read
 from tests.integration.locks import waits_for_a_lock
 from tests.integration.stage_runs import ConfigureStages, row_of
+from tests.integration.test_etl_submission import documents
 from tests.integration.test_leases import in_threads
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("default_rule")
+
 BATCHES = "/api/v1/etl/batches"
-
-
-@pytest.fixture(autouse=True)
-def plain(transactional_db: None) -> Rule:
-    """The default rule, and an empty Redis and bucket."""
-    valkey().flushdb()
-    storage.delete_many(item.key for item in storage.list_objects("etl/"))
-    return Rule.objects.get(slug="default")
 
 
 def texts(*names: str) -> list[SimpleUploadedFile]:
@@ -69,10 +64,6 @@ def zipped(entries: dict[str, bytes], **options: Any) -> SimpleUploadedFile:
         for name, data in entries.items():
             archived.writestr(name, data)
     return SimpleUploadedFile("all.zip", content.getvalue())
-
-
-def documents() -> list[str]:
-    return [item.key for item in storage.list_objects("etl/documents/")]
 
 
 def batch_of(api: APIClient, batch: DocumentBatch | int) -> Any:
@@ -108,7 +99,7 @@ def fail_after_ocr(task: Task) -> None:
 
 
 # ---- Submission -----------------------------------------------------------------------------------------------------
-def test_files_become_tasks_of_a_batch(api: APIClient, alice: User, plain: Rule) -> None:
+def test_files_become_tasks_of_a_batch(api: APIClient, alice: User, default_rule: Rule) -> None:
     """B36."""
     response = send(api, *texts("a.txt", "b.txt"), name="March")
 
@@ -117,7 +108,7 @@ def test_files_become_tasks_of_a_batch(api: APIClient, alice: User, plain: Rule)
     assert response.status_code == 202
     assert response.json() == {"batch_id": batch.pk, "status_url": path, "total": 2, "refused": []}
     assert (response["Location"], response["Retry-After"]) == (path, "2")
-    assert (batch.user, batch.name, batch.rule, batch.status) == (alice, "March", plain, "running")
+    assert (batch.user, batch.name, batch.rule, batch.status) == (alice, "March", default_rule, "running")
     tasks = list(Task.objects.order_by("pk"))
     assert [(task.batch, task.filename, task.status) for task in tasks] == [
         (batch, "a.txt", "pending"), (batch, "b.txt", "pending"),
@@ -131,7 +122,7 @@ def test_files_become_tasks_of_a_batch(api: APIClient, alice: User, plain: Rule)
     assert queued("etl-ocr") == 2
     assert batch_of(api, batch) | {"created_at": "", "updated_at": ""} == {
         "batch_id": batch.pk, "name": "March", "status": "running", "total": 2, "completed": 0, "failed": 0,
-        "cancelled": 0, "deleted": 0, "refused": [], "rule_id": plain.pk, "rule_version": 1, "created_at": "",
+        "cancelled": 0, "deleted": 0, "refused": [], "rule_id": default_rule.pk, "rule_version": 1, "created_at": "",
         "updated_at": "",
     }  # fmt: skip
 
@@ -186,7 +177,7 @@ def test_uploads_are_submitted_by_their_keys(api: APIClient, alice: User, bob: U
 
 
 def test_files_that_other_systems_stored_are_submitted_by_their_prefix(
-    api: APIClient, alice: User, bob: User, plain: Rule, settings: LazySettings
+    api: APIClient, alice: User, bob: User, default_rule: Rule, settings: LazySettings
 ) -> None:
     """B36: only files in the user's inbox. They are not deleted, and each one can be refused, like other files."""
     inbox = api.get("/api/v1/etl/limits").json()["inbox"]
@@ -198,7 +189,7 @@ def test_files_that_other_systems_stored_are_submitted_by_their_prefix(
     keys = [inbox + path for path in stored] + [f"etl/inbox/{bob.pk}/march/3.txt"]
     for key, content in zip(keys, [*stored.values(), b"Three."], strict=True):
         storage.put(key, content, content_type="application/octet-stream")
-    body, headers = {"prefix": "march/", "rule_id": plain.pk, "name": "March"}, {"Idempotency-Key": "1"}
+    body, headers = {"prefix": "march/", "rule_id": default_rule.pk, "name": "March"}, {"Idempotency-Key": "1"}
     response = api.post(BATCHES, body, headers=headers)
 
     assert response.status_code == 202, response.content

@@ -10,19 +10,15 @@ from django.test import Client
 
 from etl.core.states import Stage
 from etl.models import DocumentBatch, Task
-from tests.broker import valkey
 from tests.conftest import browser_of, change_settings
 from tests.integration.etl_factories import make_batch, make_rule
 from tests.integration.etl_progress import begin, complete, fail
 from tests.integration.test_document_batches import body, fail_after_ocr, texts, zipped
 from tests.integration.test_etl_submission import RTF
 
+pytestmark = pytest.mark.usefixtures("transactional_db", "empty_redis")
+
 LIST = "/app/documents/batches"
-
-
-@pytest.fixture(autouse=True)
-def _empty(transactional_db: None) -> None:
-    valkey().flushdb()
 
 
 @pytest.fixture

@@ -22,11 +22,11 @@ from tests import scripted_stages
 from tests.conftest import browser_of, change_settings, client_of
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.stage_runs import ConfigureStages, row_of, run, seen
-from tests.integration.test_etl_submission import TEXT, documents, plain, send  # noqa: F401 - plain is a fixture
+from tests.integration.test_etl_submission import TEXT, documents, send
 from tests.integration.test_etl_uploads import UPLOADS, request_upload, submit, uploaded
 from tests.integration.test_leases import in_threads
 
-pytestmark = pytest.mark.usefixtures("configure_stages")
+pytestmark = pytest.mark.usefixtures("default_rule", "configure_stages")
 
 MEBIBYTE = 1024**2
 
@@ -195,7 +195,7 @@ def test_a_user_is_accepted_despite_another_users_backlog(
     bob: User,
     rule: Rule,
     settings: LazySettings,
-    plain: Rule,  # noqa: F811
+    default_rule: Rule,
 ) -> None:
     """B44: a full queue only refuses users who have used their share of it."""
     change_settings(settings, etl_queue_size=10)
@@ -219,7 +219,7 @@ def refusal(response: Any) -> tuple[int, str]:
 
 # ---- Quotas ---------------------------------------------------------------------------------------------------------
 @pytest.fixture
-def quota(settings: LazySettings, plain: Rule) -> Callable[..., None]:  # noqa: F811
+def quota(settings: LazySettings, default_rule: Rule) -> Callable[..., None]:
     """Return a function that sets the limits of all users."""
 
     def set_limits(**limits: int) -> None:

@@ -23,7 +23,7 @@ from etl.models import Task
 from etl.pipeline import actions, completion, deletion
 from exports.models import Delivery
 from exports.tasks import deliver
-from tests.broker import lose_messages, queued
+from tests.broker import queued
 from tests.conftest import change_settings
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import RESULT, begin, complete, fail, read
@@ -31,13 +31,10 @@ from tests.integration.receiver import Receiver, answer, receiver
 from tests.integration.test_leases import in_threads
 from tests.integration.test_submission import pointers
 
+pytestmark = pytest.mark.usefixtures("empty_redis")
+
 EVENTS = ["document.completed", "document.failed", "batch.completed"]
 PATH = "/webhooks"
-
-
-@pytest.fixture(autouse=True)
-def _empty_queues() -> None:
-    lose_messages()
 
 
 @pytest.fixture

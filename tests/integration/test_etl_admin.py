@@ -24,12 +24,9 @@ from tests.integration.etl_progress import begin, complete, fail
 from tests.integration.reviewed import make_invoice
 from tests.integration.staff import confirm, form_in, messages_of, select
 
+pytestmark = pytest.mark.usefixtures("transactional_db", "empty_redis")
+
 LIST = "/admin/etl/task/"
-
-
-@pytest.fixture(autouse=True)
-def _empty(transactional_db: None) -> None:
-    valkey().flushdb()
 
 
 @pytest.fixture

@@ -28,7 +28,6 @@ from tests.broker import valkey
 from tests.conftest import browser_of, change_settings, client_of
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_progress import MARKDOWN, RESULT, begin, complete, end_completed, fail, read
-from tests.integration.test_etl_submission import silent_server  # noqa: F401
 from tests.waiting import expect_within, wait_until
 
 TASKS = "/api/v1/etl/tasks"
@@ -442,13 +441,13 @@ def test_without_redis_rows_are_returned_in_bounded_time(
     api: APIClient,
     alice: User,
     settings: LazySettings,
-    silent_server: str,  # noqa: F811
+    silent_redis: str,
 ) -> None:
     """B5, B10: only the first request waits until the timeout."""
     running, ended = make_task(alice), make_task(alice)
     read(running)
     complete(ended)
-    change_settings(settings, etl_redis_url=SecretStr(silent_server))
+    change_settings(settings, etl_redis_url=SecretStr(silent_redis))
 
     def poll() -> None:
         lookup.breaker_of.cache_clear()

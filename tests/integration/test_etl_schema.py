@@ -11,7 +11,6 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from rest_framework.test import APIClient
 
 from etl.models import Task
-from tests.broker import valkey
 from tests.conftest import change_settings
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import complete, fail, read
@@ -21,15 +20,10 @@ from tests.integration.test_schema import Api, anyone, checked, formats, schema 
 
 UPLOADED = f"{SUBMIT}/uploaded"
 
-pytestmark = pytest.mark.usefixtures("_empty")
+pytestmark = pytest.mark.usefixtures("transactional_db", "empty_redis")
 TASKS = "/api/v1/etl/tasks"
 BATCHES = "/api/v1/etl/batches"
 UPLOADS = "/api/v1/etl/uploads"
-
-
-@pytest.fixture
-def _empty(transactional_db: None) -> None:
-    valkey().flushdb()
 
 
 def send(api: Api, content: bytes = TEXT, **how: Any) -> Any:

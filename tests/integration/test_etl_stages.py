@@ -5,7 +5,6 @@ B2, B4, B8, B9, B13, B15, B18, B19.
 
 import json
 import os
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -718,12 +717,6 @@ def test_an_outcome_that_was_not_recorded_in_the_row_is_final(alice: User, monke
         run(task, Stage.POSTPROCESS)
     assert seen(task).status == "completed"
     assert row_of(task).status == "pending"
-
-
-@pytest.fixture
-def silent_redis() -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
 
 
 def test_without_redis_no_stage_starts(alice: User, configure_stages: ConfigureStages, silent_redis: str) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,19 +32,13 @@ from tests.integration.locks import waits_for_a_lock
 from tests.integration.test_leases import in_threads
 from tests.waiting import expect_within, wait_until
 
+pytestmark = pytest.mark.usefixtures("default_rule")
+
 FULL = Path("/dev/full")
 SUBMIT = "/api/v1/etl/submit"
 TEXT = b"An invoice.\n"
 PDF = b"%PDF-1.7\n1 0 obj\n"
 RTF = rb"{\rtf1\ansi A letter.}"
-
-
-@pytest.fixture(autouse=True)
-def plain(transactional_db: None) -> Rule:
-    """Empty Redis and the bucket, and return the default rule."""
-    valkey().flushdb()
-    storage.delete_many(item.key for item in storage.list_objects("etl/"))
-    return Rule.objects.get(slug="default")
 
 
 def send(api: APIClient, content: bytes = TEXT, name: str = "invoice.txt", key: str = "", **fields: Any) -> Any:
@@ -72,7 +65,9 @@ def assert_refused(response: Any, status: int, code: str) -> Any:
 # ---- Accepted -------------------------------------------------------------------------------------------------------
 
 
-def test_a_submission_creates_a_row_then_a_run_state_then_a_message(api: APIClient, alice: User, plain: Rule) -> None:
+def test_a_submission_creates_a_row_then_a_run_state_then_a_message(
+    api: APIClient, alice: User, default_rule: Rule
+) -> None:
     """B1."""
     response = send(api)
 
@@ -81,7 +76,7 @@ def test_a_submission_creates_a_row_then_a_run_state_then_a_message(api: APIClie
     path = f"/api/v1/etl/tasks/{task.pk}"
     assert response.json() == {"task_id": task.pk, "status": "pending", "status_url": path, "duplicate_of": None}
     assert (response["Location"], response["Retry-After"]) == (path, "2")
-    assert (task.status, task.user_id, task.rule_id, task.rule_version) == ("pending", alice.pk, plain.pk, 1)
+    assert (task.status, task.user_id, task.rule_id, task.rule_version) == ("pending", alice.pk, default_rule.pk, 1)
     assert (task.filename, task.kind, task.size) == ("invoice.txt", "txt", len(TEXT))
     assert b"".join(storage.read(task.document_key)) == TEXT
     state = runstate.read(task.pk)
@@ -99,9 +94,9 @@ def test_a_submission_uses_the_current_version_of_its_rule(api: APIClient, alice
     assert (Task.objects.get().rule_id, Task.objects.get().rule_version) == (rule.pk, 4)
 
 
-def test_an_empty_form_field_means_no_rule(api: APIClient, plain: Rule) -> None:
+def test_an_empty_form_field_means_no_rule(api: APIClient, default_rule: Rule) -> None:
     assert send(api, rule_id="").status_code == 202
-    assert Task.objects.get().rule_id == plain.pk
+    assert Task.objects.get().rule_id == default_rule.pk
 
 
 def test_the_bytes_and_not_the_name_determine_the_kind(api: APIClient) -> None:
@@ -418,18 +413,11 @@ def test_concurrent_repeats_create_one_task(alice: User) -> None:
 # ---- Unavailable servers --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def silent_server() -> Iterator[str]:
-    """The Redis URL of a server that accepts connections and never responds."""
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
-        yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
-
-
 def test_without_redis_the_task_is_accepted_and_left_to_recovery(
-    api: APIClient, settings: LazySettings, silent_server: str
+    api: APIClient, settings: LazySettings, silent_redis: str
 ) -> None:
     """B1, B10."""
-    change_settings(settings, etl_redis_url=SecretStr(silent_server))
+    change_settings(settings, etl_redis_url=SecretStr(silent_redis))
 
     def submit() -> None:
         assert send(api).status_code == 202
@@ -440,7 +428,7 @@ def test_without_redis_the_task_is_accepted_and_left_to_recovery(
 
 
 def test_without_the_broker_the_task_is_accepted_and_has_its_run_state(
-    api: APIClient, settings: LazySettings, silent_server: str
+    api: APIClient, settings: LazySettings, silent_redis: str
 ) -> None:
     """B1."""
 
@@ -451,7 +439,7 @@ def test_without_the_broker_the_task_is_accepted_and_has_its_run_state(
         assert state
         assert (state.status, state.job_id) == ("pending", "")
 
-    with broker_at(silent_server):
+    with broker_at(silent_redis):
         expect_within(3, submit)
 
 

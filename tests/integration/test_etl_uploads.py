@@ -17,7 +17,9 @@ from rest_framework.test import APIClient
 from config.platform import storage
 from etl.models import Task
 from tests.conftest import change_settings, client_of
-from tests.integration.test_etl_submission import PDF, RTF, SUBMIT, TEXT, documents, plain  # noqa: F401
+from tests.integration.test_etl_submission import PDF, RTF, SUBMIT, TEXT, documents
+
+pytestmark = pytest.mark.usefixtures("default_rule")
 
 UPLOADS = "/api/v1/etl/uploads"
 

@@ -1,9 +1,7 @@
 """Health checks: servers that respond, that are down, or that accept connections and never respond."""
 
 import os
-import socket
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
@@ -31,20 +29,6 @@ pytestmark = pytest.mark.usefixtures("django_db_setup")
 def _no_cached_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """Discard the cached results of earlier tests."""
     monkeypatch.setattr(health, "readiness", health.Readiness(health.readiness.checks))
-
-
-@pytest.fixture
-def silent_port() -> Iterator[int]:
-    """The port of a server that accepts connections and never responds."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield listener.getsockname()[1]
-
-
-@pytest.fixture
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 def change(settings: LazySettings, **urls: str) -> None:

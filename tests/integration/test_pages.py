@@ -15,16 +15,11 @@ from config.platform.durations import duration
 from config.platform.http.tokens import id_of, of_user
 from config.platform.ui.sign_in import NAME_RATE_FACTOR
 from config.platform.ui.templatetags import pages
-from tests.broker import valkey
 from tests.conftest import browser_of, change_settings
 
+pytestmark = pytest.mark.usefixtures("empty_redis")
+
 PASSWORD = "only for tests, 1"
-
-
-@pytest.fixture(autouse=True)
-def reset_rate_limits() -> None:
-    """Reset the rate limits, so that attempts in one test do not count in the next."""
-    valkey().flushdb()
 
 
 @pytest.fixture

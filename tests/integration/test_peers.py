@@ -1,6 +1,5 @@
 """Log events about an unreachable OCR provider or language model. B13, B16, A28."""
 
-import socket
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -19,13 +18,6 @@ from etl.postprocessors import client
 from etl.providers.base import Document
 from etl.providers.mineru import MinerUProvider
 from tests.conftest import change_settings
-
-
-@pytest.fixture
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 def ask_mineru(settings: LazySettings, url: str, folder: Path) -> None:

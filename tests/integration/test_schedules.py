@@ -24,18 +24,14 @@ from exports.models import Allowance, Chunk, Dataset, Job, Schedule, ScheduleRun
 from exports.models.schedule import LATE
 from exports.schedules import runs
 from exports.tasks import run_schedules
-from tests.broker import lose_messages
 from tests.conftest import change_settings
 from tests.integration.schedules import START, make_schedule, read_export
 from tests.integration.test_leases import in_threads
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("empty_redis")
+
 SPRING, AUTUMN = datetime(2027, 3, 28, tzinfo=UTC), datetime(2027, 10, 31, tzinfo=UTC)
-
-
-@pytest.fixture(autouse=True)
-def empty_queues() -> None:
-    lose_messages()
 
 
 def run(now: datetime) -> int:

@@ -15,15 +15,11 @@ from exports.api.serializers import ExportRequestSerializer
 from exports.jobs import actions, representation
 from exports.models import Allowance, Dataset, Job, Schedule
 from exports.schedules import runs
-from tests.broker import lose_messages
 from tests.conftest import change_settings, client_of
 
+pytestmark = pytest.mark.usefixtures("empty_redis")
+
 PATH = "/exports/schedules"
-
-
-@pytest.fixture(autouse=True)
-def empty_queues() -> None:
-    lose_messages()
 
 
 def body(**changes: Any) -> dict[str, Any]:

@@ -11,18 +11,14 @@ from django.urls import reverse
 from config.platform.db import clock
 from exports.jobs import actions
 from exports.models import Dataset, Job, Schedule
-from tests.broker import lose_messages
 from tests.conftest import browser_of
 from tests.integration.factories import make_job
 from tests.integration.schedules import make_schedule
 from tests.integration.staff import delivered, pages, staff  # noqa: F401 - fixtures
 
+pytestmark = pytest.mark.usefixtures("empty_redis")
+
 NEW = "/app/exports/schedules/new"
-
-
-@pytest.fixture(autouse=True)
-def empty_queues() -> None:
-    lose_messages()
 
 
 @pytest.fixture

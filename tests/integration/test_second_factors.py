@@ -17,18 +17,13 @@ from django.test import Client
 from config.platform.http import second_factor
 from config.platform.models import Identity, RecoveryCode, SecondFactor
 from config.platform.ui import second_factors
-from tests.broker import valkey
 from tests.conftest import browser_of, change_settings, client_of
+
+pytestmark = pytest.mark.usefixtures("empty_redis")
 
 PASSWORD = "only for tests, 1"
 STEP = "/app/sign-in/second-factor"
 PAGE = "/app/account/second-factors"
-
-
-@pytest.fixture(autouse=True)
-def windows() -> None:
-    """Reset the rate limits, so that attempts of earlier tests do not count."""
-    valkey().flushdb()
 
 
 @pytest.fixture

@@ -39,10 +39,7 @@ from tests.integration.test_execution import PATH, empty_bucket  # noqa: F401 - 
 from tests.integration.test_leases import expire_leases, in_threads
 from tests.waiting import expect_within
 
-
-@pytest.fixture(autouse=True)
-def empty_queues() -> None:
-    lose_messages()
+pytestmark = pytest.mark.usefixtures("empty_redis")
 
 
 def violations() -> float:

@@ -25,7 +25,6 @@ from exports.models import Dataset, Job
 from tests.broker import valkey
 from tests.conftest import change_settings, client_of
 from tests.integration.faulty_redis import relaying
-from tests.integration.test_health import closed_port  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
 from tests.waiting import expect_within, wait_until
 
@@ -298,7 +297,7 @@ def test_a_silent_valkey_delays_one_request_briefly(
 def test_requests_are_not_limited_during_a_valkey_outage(
     api: APIClient,
     settings: LazySettings,
-    closed_port: int,  # noqa: F811
+    closed_port: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A2."""

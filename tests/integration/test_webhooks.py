@@ -40,14 +40,11 @@ from tests.integration.test_submission import pointers
 from tests.unit.test_logs import _restore_logging, configure  # noqa: F401 - a fixture
 from tests.waiting import expect_within
 
+pytestmark = pytest.mark.usefixtures("empty_redis")
+
 ALL = ["export.succeeded", "export.failed", "export.cancelled"]
 UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 PUBLIC = "93.184.215.14"
-
-
-@pytest.fixture(autouse=True)
-def empty_queues() -> None:
-    lose_messages()
 
 
 def allow(settings: Any, *networks: str) -> None:

@@ -15,21 +15,17 @@ from django.urls import reverse
 from config.platform.webhooks import sender, subscriptions
 from config.platform.webhooks.models import TEST, EventType
 from exports.models import Attempt, Delivery, Webhook
-from tests.broker import lose_messages
 from tests.conftest import browser_of, change_settings
 from tests.integration.receiver import Receiver, answer, receiver
 from tests.integration.test_leases import in_threads
 from tests.integration.test_webhooks import allow
 
+pytestmark = pytest.mark.usefixtures("empty_redis")
+
 SUCCEEDED = EventType.SUCCEEDED.value
 LIST = "/app/webhooks"
 HTMX = {"HX-Request": "true"}
 BUTTONS = ("test-webhook", "enable-webhook", "disable-webhook", "rotate-webhook", "redeliver-failed", "delete-webhook")
-
-
-@pytest.fixture(autouse=True)
-def empty_queues() -> None:
-    lose_messages()
 
 
 @pytest.fixture
