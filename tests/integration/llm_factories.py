@@ -10,7 +10,7 @@ from pydantic import AnyHttpUrl, SecretStr
 from redis import RedisError
 
 from etl.core.errors import EtlError
-from etl.core.stage_context import StageContext
+from etl.core.stage_context import StageContext, Usage
 from etl.postprocessors import server_features
 from etl.providers.base import OCRResult, Page, page_marker
 from rules.library.content import RuleContent
@@ -94,6 +94,14 @@ class MemoryResponseCache:
 def context_of(**changes: Any) -> StageContext:
     options: dict[str, Any] = {"seconds": 30, "secret": b"secret of the run"}
     return StageContext(**(options | changes))
+
+
+class Killed(BaseException):
+    """The end of the worker process."""
+
+
+def kill(_usage: Usage) -> None:
+    raise Killed
 
 
 def codes(context: StageContext) -> list[str]:

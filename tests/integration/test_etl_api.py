@@ -206,6 +206,14 @@ def test_unsupported_methods_are_refused(api: APIClient, alice: User) -> None:
 # ---- Long polling ---------------------------------------------------------------------------------------------------
 
 
+def long_poll(api: APIClient, task: Task) -> Any:
+    """Poll in another thread."""
+    try:
+        return api.get(f"{path(task)}?wait=60")
+    finally:
+        connections.close_all()
+
+
 def delete_token(alice: User) -> None:
     AuthToken.objects.filter(user=alice).delete()
 
@@ -222,14 +230,7 @@ def test_a_long_poll_ends_soon_after_its_access_is_revoked(
     """B5: it must not continue for up to 60 s."""
     task = make_task(alice)
     with ThreadPoolExecutor(1) as pool:
-
-        def long_poll() -> Any:
-            try:
-                return api.get(f"{path(task)}?wait=60")
-            finally:
-                connections.close_all()
-
-        future = pool.submit(long_poll)
+        future = pool.submit(long_poll, api, task)
         wait_until(lambda: lookup.waiting_requests.by_user)
         revoke(alice)
         assert future.result(timeout=20).status_code == 401
@@ -240,14 +241,7 @@ def test_a_long_poll_returns_at_the_first_change(api: APIClient, alice: User) ->
     task = make_task(alice)
     began = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
-
-        def long_poll() -> Any:
-            try:
-                return api.get(f"{path(task)}?wait=60")
-            finally:
-                connections.close_all()
-
-        future = pool.submit(long_poll)
+        future = pool.submit(long_poll, api, task)
         wait_until(lambda: lookup.waiting_requests.by_user)
         state = begin(task)
         # The request is registered before it reads the task, so its first read may already return this change. Make

@@ -264,12 +264,13 @@ def test_a_worker_does_not_start_a_stale_generation(alice: User) -> None:
     assert run(task) == [True, True]
 
 
+def unavailable(*_args: Any) -> Any:
+    raise OperationalError
+
+
 def test_without_the_database_no_stage_starts(alice: User) -> None:
     """B9: no attempt is counted, and recovery sends the message again."""
     task = make_task(alice)
-
-    def unavailable(*_args: Any) -> Any:
-        raise OperationalError
 
     with connection.execute_wrapper(unavailable):
         assert run(task) == [False, False]
@@ -550,9 +551,6 @@ def test_a_failing_cleanup_step_does_not_stop_the_others(
     storage.put(upload, b"x", content_type="text/plain")
     monkeypatch.setattr(cleanup, "GRACE", -timedelta(hours=1))
     monkeypatch.setattr(cleanup, "UPLOADS_KEPT", -timedelta(hours=1))
-
-    def unavailable(*_args: Any) -> Any:
-        raise OperationalError
 
     storage.put(orphan, b"x", content_type="text/plain")
     with connection.execute_wrapper(unavailable):

@@ -2,9 +2,7 @@
 
 import io
 import json
-import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -39,6 +37,7 @@ from rules.models import Rule
 from tests.conftest import browser_of, change_settings
 from tests.integration.etl_factories import make_batch, make_rule
 from tests.integration.factories import claim_one
+from tests.integration.test_leases import in_threads
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -332,18 +331,6 @@ def test_results_of_a_deleted_rule_can_be_exported(api: APIClient, rule: Rule) -
 
 
 # ---- Consistency ----------------------------------------------------------------------------------------------------
-def in_other_thread(work: Callable[[], Any]) -> None:
-    def work_and_close() -> None:
-        try:
-            work()
-        finally:
-            connection.close()
-
-    thread = threading.Thread(target=work_and_close)
-    thread.start()
-    thread.join()
-
-
 def test_a_file_is_a_snapshot_of_the_results(api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     """A36: documents that are added, changed, or deleted while the file is written do not affect it."""
     monkeypatch.setattr(result_files, "READ_ROWS", 1)
@@ -358,7 +345,7 @@ def test_a_file_is_a_snapshot_of_the_results(api: APIClient, rule: Rule, monkeyp
     class SlowTable(result_files.ResultTable):
         def rows_of(self, task: Task) -> Any:
             if not seen:
-                in_other_thread(change)
+                in_threads(1, lambda _: change())
             seen.append(task.pk)
             return super().rows_of(task)
 
@@ -405,7 +392,7 @@ def test_a_cancelled_export_stops_reading(
 
     class SlowTable(result_files.ResultTable):
         def rows_of(self, task: Task) -> Any:
-            in_other_thread(lambda: actions.cancel(job))
+            in_threads(1, lambda _: actions.cancel(job))
             until = time.monotonic() + 60
             while time.monotonic() < until:
                 self.checkpoint()

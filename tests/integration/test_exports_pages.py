@@ -13,7 +13,6 @@ import pytest
 from django.conf import LazySettings
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
-from django.contrib.messages import get_messages
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connection
 from django.db.models import F
@@ -30,6 +29,7 @@ from exports.worker import completion, execution
 from tests.broker import valkey
 from tests.conftest import browser_of, change_settings
 from tests.integration.factories import end_chunk, fail_chunk, make_job
+from tests.integration.staff import messages_of
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
 
@@ -77,10 +77,6 @@ def form(**changes: Any) -> dict[str, Any]:
 
 def text(response: Any) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
-
-
-def messages_of(response: Any) -> list[str]:
-    return [str(message) for message in get_messages(response.wsgi_request)]
 
 
 # ---- Ownership ------------------------------------------------------------------------------------------------------

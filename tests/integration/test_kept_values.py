@@ -20,7 +20,7 @@ from tests.integration.llm_factories import INVOICE_TEXT, codes, context_of, ocr
 from tests.integration.openai_server import ModelServer, Reply, Request, data_reply, text_reply
 from tests.integration.stage_runs import row_of, run, run_when_due
 from tests.integration.test_llm import hang
-from tests.integration.test_long_documents import ALL, SCHEMA, pages_of, rows_of
+from tests.integration.test_long_documents import ALL, SCHEMA, is_correction, pages_of, rows_of, text_of
 
 HEADER: dict[str, Any] = {
     "type": "object",
@@ -48,16 +48,6 @@ def models(models: ModelServer, settings: Any) -> ModelServer:
 def process(pages: list[str], schema: dict[str, Any], **rule: Any) -> tuple[Processed, StageContext]:
     context = context_of(seconds=120)
     return Llm().process(ocr_of(*pages), rule_of(schema, **rule), context=context), context
-
-
-def is_correction(request: Request) -> bool:
-    return len(request.messages) > 2 or "an earlier answer got wrong" in request.message("system")
-
-
-def text_of(request: Request) -> str:
-    """Return the document's text between the markers in a prompt."""
-    user = request.message("user")
-    return user.split(user.split("\n")[1])[2]
 
 
 # ---- Corrections ----------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -25,6 +24,7 @@ from exports.worker.leases import Claim
 from tests.conftest import change_settings
 from tests.integration import outcomes
 from tests.integration.factories import claim_one, make_job, result_of
+from tests.integration.plans import nodes_reading
 
 
 def claim() -> Claim:
@@ -480,24 +480,12 @@ def test_a_missing_file_leads_to_a_call(dataset: Dataset, alice: User) -> None:
 @pytest.mark.parametrize("waiting", [500, 5000])
 def test_a_claim_reads_one_of_many_waiting_chunks(dataset: Dataset, alice: User, waiting: int) -> None:
     make_job(dataset, alice, waiting)
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE exports_chunk")
-        cursor.execute(
-            "EXPLAIN (ANALYZE, FORMAT JSON) " + leases.CLAIM + leases.DESCRIBE,
-            {"slots": 8, "lease": 60, "backend": "test", "paused": [], "held": None},
-        )
-        (plan,) = cursor.fetchone()
-    scans = [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") == "exports_chunk"]
+    values = {"slots": 8, "lease": 60, "backend": "test", "paused": [], "held": None}
+    scans = nodes_reading("exports_chunk", leases.CLAIM + leases.DESCRIBE, values)
 
     assert scans
     assert all(node["Actual Rows"] <= 1 for node in scans)
     assert not [node for node in scans if node["Node Type"] == "Seq Scan"]
-
-
-def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for child in plan.get("Plans", []):
-        yield from nodes(child)
 
 
 def test_a_chunk_costs_two_statements(dataset: Dataset, alice: User, django_assert_num_queries: Any) -> None:

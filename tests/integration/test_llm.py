@@ -37,12 +37,14 @@ from tests.integration.llm_factories import (
     INVOICE,
     INVOICE_TEXT,
     KEY,
+    Killed,
     MemoryResponseCache,
     codes,
     configure,
     contains_no_private_data,
     context_of,
     features_key,
+    kill,
     ocr_of,
     rule_of,
 )
@@ -792,14 +794,6 @@ def test_documents_responses_and_keys_are_not_logged(models: ModelServer) -> Non
 
 
 # ---- Response cache -------------------------------------------------------------------------------------------------
-class Killed(BaseException):
-    """The end of the worker process."""
-
-
-def kill(*_args: Any) -> None:
-    raise Killed
-
-
 def test_paid_responses_are_reused(models: ModelServer) -> None:
     """B17, B2: if a worker is killed after a call and the stage runs again, the call is not repeated."""
     response_cache = MemoryResponseCache()

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from etl.core.errors import Fenced, LlmUnavailable, SchemaInvalid
-from etl.core.stage_context import StageContext, Usage
+from etl.core.stage_context import StageContext
 from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
 from tests.conftest import change_settings
-from tests.integration.llm_factories import MemoryResponseCache, codes, context_of, ocr_of, rule_of
+from tests.integration.llm_factories import Killed, MemoryResponseCache, codes, context_of, kill, ocr_of, rule_of
 from tests.integration.openai_server import ModelServer, Reply, Request, data_reply, problem, text_reply
 
 ROW = {
@@ -44,9 +44,7 @@ def pages_of(rows: int, *, per_page: int = 50) -> list[str]:
 
 def rows_of(request: Request) -> list[dict[str, Any]]:
     """Return all rows in the document's text of a request."""
-    user = request.message("user")
-    text = user.split(user.split("\n")[1])[2]
-    return [{"sku": sku, "amount": float(amount)} for sku, amount in LINE.findall(text)]
+    return [{"sku": sku, "amount": float(amount)} for sku, amount in LINE.findall(text_of(request))]
 
 
 ALL = [{"sku": f"A-{number}", "amount": number + 0.5} for number in range(500)]
@@ -591,15 +589,8 @@ def test_the_wrong_items_of_all_pieces_share_requests(models: ModelServer, every
     ]
 
 
-class Killed(BaseException):
-    """The end of the worker process."""
-
-
 def test_no_correction_is_paid_twice_after_the_worker_was_killed(models: ModelServer) -> None:
     """The worker is killed after each response. The next run uses cached responses, and the result is the same."""
-
-    def kill(_usage: Usage) -> None:
-        raise Killed
 
     def answer(request: Request) -> Reply:
         if not is_correction(request):

@@ -8,7 +8,6 @@ import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db.models.functions import Now
-from prometheus_client import REGISTRY
 
 from config.platform import storage
 from config.platform.http.problems import Problem
@@ -24,6 +23,7 @@ from tests.integration.factories import claim_one, make_job
 from tests.integration.test_batches import _long_time_limits, claim_batch, run  # noqa: F401 - fixtures
 from tests.integration.test_completion import fetched
 from tests.integration.test_execution import CONTENT, empty_bucket  # noqa: F401 - a fixture
+from tests.integration.test_sweeper import violations
 from tests.waiting import let_pass
 
 
@@ -233,10 +233,6 @@ def test_packs_are_deleted_with_their_delivery(job: Job) -> None:
     Receipt.objects.filter(pk=job.pk).update(expires_at="2000-01-01T00:00Z")
     storage_cleanup.delete_expired()
     assert objects(job) == set()
-
-
-def violations() -> float:
-    return REGISTRY.get_sample_value("export_receipt_ttl_violation_total") or 0
 
 
 def test_no_completion_uses_a_pack_that_the_sweep_may_delete() -> None:

@@ -25,9 +25,11 @@ from rules.schema import json_schema
 from tests.conftest import change_settings
 from tests.integration import words
 from tests.integration.llm_factories import (
+    Killed,
     MemoryResponseCache,
     contains_no_private_data,
     context_of,
+    kill,
     ocr_of,
     rule_of,
 )
@@ -280,16 +282,9 @@ def test_results_that_do_not_match_the_schema_are_refused(models: ModelServer, v
     assert len(models.requests) <= 3 + 3
 
 
-class Killed(BaseException):
-    """Simulated death of the worker process."""
-
-
 @every_model_variant
 def test_paid_responses_are_reused(models: ModelServer, variant: Variant) -> None:
     """B2: a worker that is killed after each response sends each request once, and has the same result in the end."""
-
-    def kill(_usage: Usage) -> None:
-        raise Killed
 
     undisturbed = process(variant)
     calls = len(models.requests)

@@ -24,6 +24,7 @@ from config.ops.doctor.findings import Level
 from config.platform.http import roles, single_sign_on
 from config.platform.models import AuditEntry, Identity
 from tests.conftest import browser_of, change_settings, client_of
+from tests.integration.test_second_factors import is_in
 from tests.openid import callback_of, change, configure, path_of, running_provider, set_groups, sign_in
 
 
@@ -69,10 +70,6 @@ def backdate_check(name: str, *, minutes: float = 1) -> None:
     """Backdate the user's last check."""
     then = timezone.now() - timedelta(minutes=minutes)
     Identity.objects.filter(user__username=name).update(checked_at=then, attempted_at=then)
-
-
-def is_in(client: Client) -> bool:
-    return bool(client.get("/app/account").status_code == 200)
 
 
 def text_of(client: Client, answer: Any) -> str:

@@ -15,7 +15,7 @@ from etl.core.errors import (
     LlmUnavailable,
     SchemaInvalid,
 )
-from etl.core.stage_context import StageContext, Usage
+from etl.core.stage_context import StageContext
 from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
 from etl.providers.base import OCRResult
@@ -23,10 +23,12 @@ from rules.library.content import RuleContent
 from tests.conftest import change_settings
 from tests.integration.llm_factories import (
     INVOICE_TEXT,
+    Killed,
     MemoryResponseCache,
     codes,
     contains_no_private_data,
     context_of,
+    kill,
     ocr_of,
     rule_of,
 )
@@ -242,16 +244,9 @@ def test_paid_pieces_are_reused(models: ModelServer, strategy: str) -> None:
     assert context.usage.calls == (3 if strategy == "chunked-extract" else 4)
 
 
-class Killed(BaseException):
-    """The worker process ended."""
-
-
 @pytest.mark.parametrize("strategy", ["direct-json", "chunked-extract", "chunked-summarize"])
 def test_a_killed_run_resumes_at_its_last_piece(models: ModelServer, strategy: str) -> None:
     """B2: even if it is killed after each response, the server gets each call once, and the result is the same."""
-
-    def kill(_usage: Usage) -> None:
-        raise Killed
 
     def answer(request: Request) -> Any:
         if len(request.messages) == 2 and piece_of(request) == 2 and strategy == "chunked-extract":
