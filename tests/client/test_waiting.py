@@ -19,9 +19,9 @@ from tests.integration.factories import end_chunk, fail_chunk, finish, make_job
 from tests.waiting import expect_within, wait_until
 
 
-def ended(process: subprocess.Popen[bytes], limit: float = 60) -> tuple[int, str, str]:
+def ended(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
     """Wait for a started command, and return its exit code and its output."""
-    out, err = process.communicate(timeout=limit)
+    out, err = process.communicate(timeout=60)
     return process.returncode, out.decode(), err.decode()
 
 

@@ -14,6 +14,7 @@ from exports.models import Dataset, Job, Webhook
 from tests.integration.etl_factories import make_rule
 from tests.integration.staff import list_of, text_of
 from tests.integration.test_admin import LISTS
+from tests.integration.test_rules_pages import queries
 
 MAX_QUERIES = 10  # of a list
 MANY = 100_000
@@ -101,18 +102,12 @@ def fill(dataset: Dataset, user: User, *, first: int, last: int) -> None:
 # ---- Queries ------------------------------------------------------------------------------------------------------
 def test_lists_of_5_and_200_rows_take_the_same_number_of_queries(pages: Client, failed: Job, alice: User) -> None:
     fill(failed.dataset, alice, first=1, last=5)
-    few = {model: queries_for(pages, model) for model in LISTS}
+    few = {model: queries(pages, list_of(model)) for model in LISTS}
     fill(failed.dataset, alice, first=6, last=200)
-    many = {model: queries_for(pages, model) for model in LISTS}
+    many = {model: queries(pages, list_of(model)) for model in LISTS}
 
     assert few == many
     assert max(many.values()) <= MAX_QUERIES
-
-
-def queries_for(pages: Client, model: str) -> int:
-    with CaptureQueriesContext(connection) as queries:
-        assert pages.get(list_of(model)).status_code == 200
-    return len(queries)
 
 
 @pytest.mark.slow

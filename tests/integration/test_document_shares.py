@@ -337,8 +337,8 @@ def test_a_user_reads_the_limits_and_their_usage(alice: User, api: APIClient, qu
 
 
 # ---- Uploads --------------------------------------------------------------------------------------------------------
-def offer(api: APIClient, size: int = 50 * MEBIBYTE) -> Any:
-    return api.post(UPLOADS, {"filename": "a.txt", "content_type": "text/plain", "size": size})
+def offer(api: APIClient) -> Any:
+    return api.post(UPLOADS, {"filename": "a.txt", "content_type": "text/plain", "size": 50 * MEBIBYTE})
 
 
 @pytest.mark.parametrize(

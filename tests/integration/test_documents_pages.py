@@ -37,6 +37,7 @@ from tests.browser import scenes_documents as scenes
 from tests.conftest import browser_of, change_settings
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_progress import begin, complete, fail
+from tests.integration.test_rules_pages import queries
 
 LIST = "/app/documents"
 SUBMIT = f"{LIST}/submit"
@@ -146,12 +147,6 @@ def test_a_page_shows_when_its_document_is_deleted(client: Client, alice: User, 
     assert "kept until 2026-03-31 09:15 UTC" in text(client.get(path(task)))
     Task.objects.filter(pk=task.pk).update(expires_at=datetime(2027, 1, 31, 12, tzinfo=UTC))
     assert "kept until 2027-01-31 12:00 UTC" in text(client.get(path(task)))
-
-
-def queries(client: Client, url: str) -> int:
-    with CaptureQueriesContext(connection) as captured:
-        text(client.get(url))
-    return len(captured)
 
 
 def test_the_number_of_queries_does_not_grow_with_the_list(client: Client, alice: User) -> None:

@@ -41,8 +41,8 @@ def state_of(task: Task) -> runstate.RunState:
     return lookup.states_of([task.pk])[task.pk]
 
 
-def update_of(task: Task, after: int = 0) -> TaskUpdate:
-    updates, _ = TaskEventHub().read({task.pk: after})
+def update_of(task: Task) -> TaskUpdate:
+    updates, _ = TaskEventHub().read({task.pk: 0})
     return updates[task.pk]
 
 

@@ -25,10 +25,10 @@ from exports.delivery import links
 from exports.jobs import actions
 from exports.models import Allowance, Dataset, Event, Job, Link, Receipt, Usage
 from exports.pages import pasted_pairs
-from exports.worker import completion, execution
+from exports.worker import execution
 from tests.broker import valkey
 from tests.conftest import browser_of, change_settings
-from tests.integration.factories import end_chunk, fail_chunk, make_job
+from tests.integration.factories import end_chunk, fail_chunk, finish, make_job
 from tests.integration.staff import messages_of
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
@@ -63,12 +63,7 @@ def visitor(alice: User) -> Client:
 @pytest.fixture
 def ready(dataset: Dataset, alice: User) -> Job:
     """A successful job with two chunks and its receipt."""
-    job = make_job(dataset, alice, 2)
-    execution.drain()
-    completion.complete(job.pk)
-    job.refresh_from_db()
-    assert job.status == "success"
-    return job
+    return finish(make_job(dataset, alice, 2))
 
 
 def form(**changes: Any) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from exports.models import Chunk, Dataset, Job, Receipt
 from exports.worker import completion, execution
 from tests.conftest import change_settings
 from tests.integration.factories import make_job
+from tests.integration.test_completion import finish
 from tests.waiting import wait_until
 
 OTHER_BUCKET = "another-service"
@@ -353,10 +354,7 @@ def redirect_of(api: APIClient, path: str) -> str:
 
 
 def make_receipt(dataset: Dataset, alice: User, **changes: Any) -> Receipt:
-    job = make_job(dataset, alice, 1, **changes)
-    execution.drain()
-    completion.complete(job.pk)
-    return Receipt.objects.get(pk=job.pk)
+    return finish(make_job(dataset, alice, 1, **changes))
 
 
 @pytest.mark.parametrize("delivery", ["single", "manifest"])

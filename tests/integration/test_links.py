@@ -14,9 +14,8 @@ from rest_framework.test import APIClient
 
 from exports.delivery import links
 from exports.models import Dataset, Download, Job, Link, Receipt
-from exports.worker import completion, execution
 from tests.conftest import change_settings
-from tests.integration.factories import make_job
+from tests.integration.factories import finish, make_job
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
 
@@ -26,11 +25,6 @@ BROWSER: dict[str, Any] = {**HOME, "HTTP_USER_AGENT": "Mozilla/5.0"}
 UNKNOWN_JOB = "00000000-0000-0000-0000-000000000000"
 LONG_AGO = "2000-01-01T00:00Z"
 PREFETCH: dict[str, Any] = {"HTTP_SEC_PURPOSE": "prefetch"}
-
-
-def finish(job: Job) -> None:
-    execution.drain()
-    completion.complete(job.pk)
 
 
 def submit(api: APIClient, **client: Any) -> Job:

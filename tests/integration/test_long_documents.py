@@ -36,10 +36,10 @@ LINE = re.compile(r"^\| (A-\d+) \| ([\d.]+) \|$", re.MULTILINE)
 HEAD = "| article | amount |\n|---|---|\n"
 
 
-def pages_of(rows: int, *, per_page: int = 50) -> list[str]:
-    """Return the pages of a statement with this many rows."""
+def pages_of(rows: int) -> list[str]:
+    """Return the pages of a statement with this many rows, 50 on each page."""
     lines = [f"| A-{number} | {number}.50 |\n" for number in range(rows)]
-    return [HEAD + "".join(lines[at : at + per_page]) for at in range(0, rows, per_page)]
+    return [HEAD + "".join(lines[at : at + 50]) for at in range(0, rows, 50)]
 
 
 def rows_of(request: Request) -> list[dict[str, Any]]:

@@ -37,8 +37,8 @@ def create(api: APIClient, **changes: Any) -> dict[str, Any]:
     return created
 
 
-def errors(response: Any, status: int = 400) -> dict[str, str]:
-    assert response.status_code == status, response.content
+def errors(response: Any) -> dict[str, str]:
+    assert response.status_code == 400, response.content
     return {error["pointer"]: error["code"] for error in response.json()["errors"]}
 
 

@@ -32,16 +32,11 @@ def session() -> Any:
 
 
 def call(
-    session: database.SourceSession,
-    name: str,
-    shape: Shape | None = None,
-    *,
-    timeout: int = 30,
-    allow_writes: bool = False,
+    session: database.SourceSession, name: str, shape: Shape | None = None, *, allow_writes: bool = False
 ) -> bytes:
     shape = shape or Shape()
     with session.calling(chunk_id=1):
-        session.begin(timeout=timeout, allow_writes=allow_writes)
+        session.begin(timeout=30, allow_writes=allow_writes)
         columns = session.columns(("data", name)) if encoding.needs_columns(shape) else []
         statement = encoding.copy_statement(("data", name), PAIR, shape, columns)
         return b"".join(encoding.Encoding(session.stream(statement), shape))

@@ -821,8 +821,10 @@ def test_finds_and_aborts_unfinished_uploads(folder: str) -> None:
 # ---- Links ----------------------------------------------------------------------------------------------------------
 
 
-def presign(key: str, *, seconds: int = 60, file_name: str = "Zürich 2024.csv") -> str:
-    return storage.presign_download(key, seconds=seconds, content_type="text/csv; charset=utf-8", file_name=file_name)
+def presign(key: str, *, seconds: int = 60) -> str:
+    return storage.presign_download(
+        key, seconds=seconds, content_type="text/csv; charset=utf-8", file_name="Zürich 2024.csv"
+    )
 
 
 def test_presigns_a_download_under_its_name_and_type(key: str) -> None:

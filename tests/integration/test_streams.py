@@ -43,9 +43,9 @@ def events_in(frames: bytes) -> list[tuple[int, str, Any]]:
     return found
 
 
-def pages(job: Job, *, page: int, after: int = 0) -> Iterator[JobUpdate]:
+def pages(job: Job, *, page: int) -> Iterator[JobUpdate]:
     """Read a job page by page."""
-    more = True
+    after, more = 0, True
     while more:
         news, more = event_hub.read({job.pk: after}, page=page)
         if job.pk in news:

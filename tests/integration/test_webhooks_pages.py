@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection
 from django.db.models.functions import Now
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from config.platform.webhooks import sender, subscriptions
@@ -18,6 +16,7 @@ from exports.models import Attempt, Delivery, Webhook
 from tests.conftest import browser_of, change_settings
 from tests.integration.receiver import Receiver, answer, receiver
 from tests.integration.test_leases import in_threads
+from tests.integration.test_rules_pages import queries
 from tests.integration.test_webhooks import allow
 
 pytestmark = pytest.mark.usefixtures("empty_redis")
@@ -195,12 +194,6 @@ def test_deletion_includes_the_log(me: Client, hook: Webhook) -> None:
 
 
 # ---- The log --------------------------------------------------------------------------------------------------------
-
-
-def queries(me: Client, path: str) -> int:
-    with CaptureQueriesContext(connection) as seen:
-        assert me.get(path).status_code == 200
-    return len(seen)
 
 
 def test_pages_of_2_and_200_rows_take_the_same_number_of_queries(me: Client, alice: User, hook: Webhook) -> None:

@@ -21,10 +21,10 @@ def backend(worker: str) -> str:
     return f"sluice-export-{worker}-0123456789ab"
 
 
-def row(begin: int, end: int | None, *, key: str = "JFK", worker: str = "web1-7", **changes: Any) -> dict[str, Any]:
+def row(begin: int, end: int | None, *, worker: str = "web1-7", **changes: Any) -> dict[str, Any]:
     """Return a row as the statement returns it. `begin` and `end`: seconds after START."""
     return {
-        "key": key, "effective_date": START.date(), "status": "done" if end else "running", "source": "",
+        "key": "JFK", "effective_date": START.date(), "status": "done" if end else "running", "source": "",
         "backend": backend(worker), "started_at": START + timedelta(seconds=begin),
         "finished_at": START + timedelta(seconds=end) if end else None, **changes,
     }  # fmt: skip
