@@ -2,10 +2,8 @@
 
 import json
 import re
-import threading
 import tracemalloc
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from io import StringIO
 from pathlib import Path
@@ -16,7 +14,6 @@ from django.conf import settings as django_settings
 from django.contrib.admin import site
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
-from django.db import connection
 from rest_framework.test import APIClient
 
 from config.celery import app
@@ -275,20 +272,11 @@ def test_a_required_schema_cannot_be_removed(api: APIClient, rule: str) -> None:
 def test_concurrent_changes_are_all_kept(alice: User, api: APIClient, rule: str) -> None:
     """B25: each change creates one version."""
     clients = [client_of(alice) for _ in range(4)]
-    start = threading.Barrier(4)
 
     def change(number: int) -> list[int]:
-        start.wait(60)
-        try:
-            return [
-                clients[number].patch(rule, {"description": f"{number}/{turn}"}).json()["version"] for turn in range(5)
-            ]
-        finally:
-            connection.close()
+        return [clients[number].patch(rule, {"description": f"{number}/{turn}"}).json()["version"] for turn in range(5)]
 
-    with ThreadPoolExecutor(4) as pool:
-        versions = [version for found in pool.map(change, range(4)) for version in found]
-
+    versions = [version for found in in_threads(4, change) for version in found]
     assert sorted(versions) == list(range(2, 22))
     assert api.get(rule).json()["version"] == 21
     assert RuleVersion.objects.filter(rule_id=int(rule.rpartition("/")[2])).count() == 21
@@ -513,17 +501,7 @@ def test_concurrent_loads_are_safe(folder: Path) -> None:
     """B26: each rule is created once, and each change is one version."""
     for number in range(5):
         write(folder, f"rule-{number}.json")
-    start = threading.Barrier(4)
-
-    def load(_number: int) -> list[str]:
-        start.wait(60)
-        try:
-            return system_rules.load_all().created
-        finally:
-            connection.close()
-
-    with ThreadPoolExecutor(4) as pool:
-        made = [slug for found in pool.map(load, range(4)) for slug in found]
+    made = [slug for created in in_threads(4, lambda _: system_rules.load_all().created) for slug in created]
     assert sorted(made) == [f"rule-{number}" for number in range(5)]
     assert set(Rule.objects.filter(slug__startswith="rule-").values_list("version", flat=True)) == {1}
 

@@ -2,7 +2,6 @@
 
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -11,7 +10,6 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import Group, User
-from django.db import connection
 from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
@@ -24,6 +22,7 @@ from config.ops.doctor.findings import Level
 from config.platform.http import roles, single_sign_on
 from config.platform.models import AuditEntry, Identity
 from tests.conftest import browser_of, change_settings, client_of
+from tests.integration.test_leases import in_threads
 from tests.integration.test_second_factors import is_in
 from tests.openid import callback_of, change, configure, path_of, running_provider, set_groups, sign_in
 
@@ -212,15 +211,11 @@ def test_parallel_requests_check_once(provider: OpenIDProvider) -> None:
     backdate_check("joan", minutes=60)
 
     def ask(_: int) -> bool:
-        try:
-            other = Client()
-            other.cookies = browser.cookies
-            return is_in(other)
-        finally:
-            connection.close()
+        other = Client()
+        other.cookies = browser.cookies
+        return is_in(other)
 
-    with ThreadPoolExecutor(4) as threads:
-        assert all(threads.map(ask, range(4)))
+    assert all(in_threads(4, ask))
     assert User.objects.get().is_active
 
 
