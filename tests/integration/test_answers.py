@@ -92,14 +92,12 @@ def test_the_page_of_a_document_links_to_the_invalid_response(models: ModelServe
 
 
 def test_staff_can_open_an_invalid_response_and_this_is_recorded(
-    models: ModelServer, alice: User, client: Client
+    models: ModelServer, alice: User, staff: User, pages: Client
 ) -> None:
     """B17, C4."""
     models.set_default(text_reply(SECRET))
     task = run_invoice(alice)
-    staff = User.objects.create_user("sam", is_staff=True, is_superuser=True)
-    client.force_login(staff)
-    admin = client.get(f"/admin/etl/task/{task.pk}/change/").content.decode()
+    admin = pages.get(f"/admin/etl/task/{task.pk}/change/").content.decode()
     assert f'href="/app/documents/{task.pk}/answer"' in admin
     assert SECRET not in admin
 

@@ -269,9 +269,8 @@ def test_it_finds_functions_that_return_no_table(dataset: Dataset, source_db: ps
 def test_it_quotes_names_of_functions(dataset: Dataset, source_db: psycopg.Connection) -> None:
     source_db.execute('ALTER FUNCTION data.rows_for RENAME TO "Rows; for"')
     Dataset.objects.of_functions().update(function="data.Rows; for")
-    assert (
-        "of 1 datasets" not in examine(source.SUBJECT, "datasets")[1]
-    )  # only a warning, because the role owns the function
+    # It is only a warning, because the role owns the function.
+    assert "of 1 datasets" not in examine(source.SUBJECT, "datasets")[1]
     assert "does not exist" not in examine(source.SUBJECT, "datasets")[1]
 
 

@@ -649,8 +649,7 @@ def test_a_retry_requires_a_failed_document(api: APIClient) -> None:
     assert batch_of(api, batch)["status"] == "running"
 
 
-# ---- Cancellation
-# -----------------------------------------------------------------------------------------------------
+# ---- Cancellation ----------------------------------------------------------------------------------------------------
 def test_a_batch_is_cancelled(api: APIClient) -> None:
     """B36: completed documents do not change, and workers do not process the others."""
     batch, tasks = make_batch(api, 3)

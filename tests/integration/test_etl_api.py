@@ -158,13 +158,12 @@ def test_tasks_of_other_users_look_like_unknown_tasks(api: APIClient, alice: Use
         assert api.get(f"{TASKS}/{odd}").status_code == 404, odd
 
 
-def test_staff_see_all_tasks(alice: User) -> None:
-    staff = client_of(User.objects.create_user("sam", is_staff=True, is_superuser=True))
-    task = make_task(alice)
-    assert get(staff, task)["task_id"] == task.pk
+def test_staff_see_all_tasks(alice: User, staff: User) -> None:
+    client, task = client_of(staff), make_task(alice)
+    assert get(client, task)["task_id"] == task.pk
     forget(task)
-    assert get(staff, task)["task_id"] == task.pk
-    assert ids(staff.get(TASKS)) == []  # the list has only the user's own tasks
+    assert get(client, task)["task_id"] == task.pk
+    assert ids(client.get(TASKS)) == []  # the list has only the user's own tasks
 
 
 def test_a_result_too_large_for_redis_is_read_from_the_row(api: APIClient, alice: User) -> None:

@@ -215,12 +215,8 @@ def test_a_retry_can_repeat_only_post_processing(alice: User) -> None:
     assert (row.status, row.phase, row.error, row.result) == ("pending", "postprocess", None, None)
     state = seen(task)
     assert (state.status, state.phase, state.error, state.result) == ("pending", "postprocess", None, None)
-    assert (state.generation, again.generation, state.run, state.ocr_run) == (
-        2,
-        2,
-        2,
-        1,
-    )  # a run's number is its generation
+    # A run's number is its generation.
+    assert (state.generation, again.generation, state.run, state.ocr_run) == (2, 2, 2, 1)
     assert state.metadata["attempts"] == {"ocr": 1, "postprocess": 0}
     assert (queued("etl-ocr"), queued("etl-postprocess")) == (0, 1)
     assert state.job_id

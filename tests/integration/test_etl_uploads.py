@@ -194,9 +194,8 @@ def test_an_upload_of_another_user_looks_like_a_missing_one(api: APIClient, alic
     assert submit(client_of(bob), theirs).status_code == 202
 
 
-def test_staff_submit_only_their_own(api: APIClient) -> None:
-    staff = client_of(User.objects.create_user("sam", is_staff=True, is_superuser=True))
-    assert_refused(submit(staff, uploaded(api)), 400, "invalid")
+def test_staff_submit_only_their_own(api: APIClient, staff: User) -> None:
+    assert_refused(submit(client_of(staff), uploaded(api)), 400, "invalid")
 
 
 def test_an_unused_upload_url_is_refused(api: APIClient) -> None:

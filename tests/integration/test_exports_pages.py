@@ -100,25 +100,23 @@ def test_bulk_actions_affect_only_own_jobs(dataset: Dataset, alice: User, bob: U
     assert theirs.status == "pending"
 
 
-def test_staff_actions_on_jobs_of_other_users_are_logged(dataset: Dataset, alice: User) -> None:
+def test_staff_actions_on_jobs_of_other_users_are_logged(dataset: Dataset, alice: User, staff: User) -> None:
     jobs = [make_job(dataset, alice) for _ in range(2)]
-    sam = User.objects.create_user("sam", is_staff=True, is_superuser=True)
-    as_user(sam).post(f"/app/exports/{jobs[0].pk}/cancel")
+    as_user(staff).post(f"/app/exports/{jobs[0].pk}/cancel")
     as_user(alice).post(f"/app/exports/{jobs[1].pk}/cancel")
     entry = LogEntry.objects.get()
-    assert (entry.user, entry.object_id) == (sam, str(jobs[0].pk))
+    assert (entry.user, entry.object_id) == (staff, str(jobs[0].pk))
     assert "Export cancelled" in entry.change_message
 
 
-def test_staff_see_any_job_without_its_data(ready: Job) -> None:
-    staff = as_user(User.objects.create_user("sam", is_staff=True, is_superuser=True))
-    shown = staff.get(f"/app/exports/{ready.pk}").content.decode()
+def test_staff_see_any_job_without_its_data(ready: Job, pages: Client) -> None:
+    shown = pages.get(f"/app/exports/{ready.pk}").content.decode()
     assert "Requested by alice" in shown
     assert "token=" not in shown
     assert "/files/" not in shown
-    assert staff.get(f"/app/exports/{ready.pk}/files/JFK/2024-02-28").status_code == 404
+    assert pages.get(f"/app/exports/{ready.pk}/files/JFK/2024-02-28").status_code == 404
     for name in ("link", "download"):
-        assert staff.post(f"/app/exports/{ready.pk}/{name}").status_code == 404
+        assert pages.post(f"/app/exports/{ready.pk}/{name}").status_code == 404
 
 
 def test_unauthenticated_visitors_are_redirected_to_sign_in(ready: Job) -> None:

@@ -46,10 +46,8 @@ ACTIONS = {
     "get_bucket_lifecycle_configuration": {"s3:GetLifecycleConfiguration"},  # the doctor reads it
     "get_object": {"s3:GetObject"},
     "head_bucket": {"s3:ListBucket"},
-    "head_object": {
-        "s3:GetObject",
-        "s3:ListBucket",
-    },  # with the second, the response to a missing object is 404 and not 403
+    # With the second, the response to a missing object is 404 and not 403.
+    "head_object": {"s3:GetObject", "s3:ListBucket"},
     "list_multipart_uploads": {"s3:ListBucketMultipartUploads"},
     "list_objects_v2": {"s3:ListBucket"},
     "put_object": {"s3:PutObject"},

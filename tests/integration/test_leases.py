@@ -99,15 +99,9 @@ def test_concurrent_claims_do_not_block_each_other(dataset: Dataset, alice: User
     make_job(dataset, alice, 3)
     claim()  # starts the job, so that later claims do not change its row
 
-    def claim_concurrently() -> Claim:
-        try:
-            return claim()
-        finally:
-            connection.close()
-
-    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+    with transaction.atomic():
         ours = claim()
-        theirs = pool.submit(claim_concurrently).result(timeout=60)
+        (theirs,) = in_threads(1, lambda _: claim())
     assert theirs.chunk_id != ours.chunk_id
     assert Slot.objects.held().count() == 3
 

@@ -63,9 +63,8 @@ def clean() -> None:
             "UPDATE exports_slot SET token = NULL, lease_until = NULL, job_id = NULL, chunk_id = NULL, backend = ''"
         )
     lose_messages()
-    sql.scalar(
-        "SELECT setval('exports_turn_seq', 1)"
-    )  # claims alternate by this sequence, and examples must be repeatable
+    # Claims alternate by this sequence, and examples must be repeatable.
+    sql.scalar("SELECT setval('exports_turn_seq', 1)")
 
 
 @dataclass(frozen=True)

@@ -62,8 +62,7 @@ def test_it_refuses_other_addresses_with_a_problem(client: Client) -> None:
 
 
 def test_forwarded_addresses_of_trusted_proxies_count(client: Client, settings: LazySettings) -> None:
-    trusted = {"trusted_proxy_cidrs": [ip_network("127.0.0.1/32")]}
-    change_settings(settings, **trusted)
+    change_settings(settings, trusted_proxy_cidrs=[ip_network("127.0.0.1/32")])
 
     assert client.get("/metrics", headers={"X-Forwarded-For": "192.0.2.1"}).status_code == 403
 

@@ -207,10 +207,10 @@ def test_other_users_see_nothing(rule: str, bob: User) -> None:
     assert APIClient().get(rule).status_code == 401
 
 
-def test_staff_see_all_and_change_only_their_own(rule: str) -> None:
-    staff = client_of(User.objects.create_user("staff", is_staff=True, is_superuser=True))
-    assert staff.get(rule).status_code == 200
-    response = staff.patch(rule, {"name": "Theirs"})
+def test_staff_see_all_and_change_only_their_own(rule: str, staff: User) -> None:
+    client = client_of(staff)
+    assert client.get(rule).status_code == 200
+    response = client.patch(rule, {"name": "Theirs"})
     assert (response.status_code, response.json()["code"]) == (403, "not_your_rule")
 
 
@@ -304,11 +304,10 @@ def test_every_database_has_the_default_rule(api: APIClient, alice: User) -> Non
     assert (shown["is_system"], shown["postprocess_mode"], shown["json_schema"]) == (True, "skip", None)
 
 
-def test_system_rules_are_read_only(api: APIClient) -> None:
+def test_system_rules_are_read_only(api: APIClient, staff: User) -> None:
     """B26: also for staff, because the source of system rules is a file."""
     path = f"{URL}/{Rule.objects.get(slug='invoice').pk}"
-    staff = client_of(User.objects.create_user("staff", is_staff=True, is_superuser=True))
-    for client in (api, staff):
+    for client in (api, client_of(staff)):
         for response in (client.put(path, {}), client.patch(path, {"name": "Mine"}), client.delete(path)):
             assert (response.status_code, response.json()["code"]) == (403, "system_rule")
 

@@ -150,14 +150,12 @@ def test_a_system_rule_can_be_copied_and_not_changed(me: Client, shipped: None) 
     assert mine.system_prompt == invoice.system_prompt
 
 
-def test_staff_view_rules_of_other_users_without_changing_them(bob: User, rule: Rule) -> None:
-    User.objects.filter(pk=bob.pk).update(is_staff=True, is_superuser=True)
-    me = browser_of(User.objects.get(pk=bob.pk))
-    page = me.get(page_of(rule)).content.decode()
+def test_staff_view_rules_of_other_users_without_changing_them(pages: Client, rule: Rule) -> None:
+    page = pages.get(page_of(rule)).content.decode()
     assert "alice" in page
     assert 'name="json_schema"' not in page
-    me.post(page_of(rule), {**TYPED, "name": "Theirs", "since": 1})
-    me.post(reverse("delete-rule", args=[rule.pk]))
+    pages.post(page_of(rule), {**TYPED, "name": "Theirs", "since": 1})
+    pages.post(reverse("delete-rule", args=[rule.pk]))
     rule.refresh_from_db()
     assert (rule.name, rule.deleted_at) == ("Totals", None)
 

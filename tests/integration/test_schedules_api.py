@@ -127,12 +127,9 @@ def test_invalid_input_is_refused_with_a_pointer(
     assert api.get(f"{PATH}/{created['id']}").json() == created
 
 
-def test_other_users_and_staff_get_404(api: APIClient, dataset: Dataset, bob: User) -> None:
+def test_other_users_and_staff_get_404(api: APIClient, dataset: Dataset, staff: User) -> None:
     """A33."""
-    created = create(api)
-    bob.is_staff = bob.is_superuser = True
-    bob.save()
-    other = client_of(bob)
+    created, other = create(api), client_of(staff)
     path = f"{PATH}/{created['id']}"
     for response in (other.get(path), other.patch(path, {"name": "x"}), other.delete(path), other.post(f"{path}/run")):
         assert response.status_code == 404
