@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -14,13 +15,17 @@ from config.platform.http import throttling
 from config.platform.observability import gauges
 from config.platform.storage import writability
 from config.platform.webhooks import sender
+from etl.core.formats import DocumentFormat
 from etl.pipeline import dispatch as etl_dispatch
+from etl.providers.base import Document
+from etl.providers.local import LocalProvider
 from etl.runstate import script
 from exports.models import Dataset
 from exports.worker import execution
 from exports.worker.batches import ChunkDurations
 from exports.worker.pauses import DatasetPauses
 from rules.models import Rule
+from tests import samples
 from tests.broker import lose_messages
 from tests.conftest import change_settings
 from tests.integration import faulty_s3
@@ -141,6 +146,25 @@ def proxy(settings: LazySettings) -> Iterator[faulty_s3.Proxy]:
     with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
         change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url))
         yield proxy
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[LocalProvider]:
+    """The local provider. A module has one, as a worker has one for all documents."""
+    with closing(LocalProvider()) as local:
+        yield local
+
+
+@pytest.fixture
+def make_document(tmp_path: Path) -> samples.Maker:
+    """Return a function that creates a document from bytes."""
+
+    def make(content: bytes, kind: DocumentFormat = DocumentFormat.PDF) -> Document:
+        path = tmp_path / f"17.{kind}"
+        path.write_bytes(content)
+        return samples.document(path, kind)
+
+    return make
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from io import BytesIO
@@ -35,6 +34,7 @@ from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.llm_factories import running_models
 from tests.integration.openai_server import data_reply
 from tests.integration.stage_runs import ConfigureStages, row_of, run, seen
+from tests.samples import Maker
 from tests.samples.make import INVOICE, printed
 
 XML = samples.sample("einvoice.xml").read_bytes()
@@ -45,7 +45,6 @@ ENTITIES = b'<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;&a;">]>' + XML.
 OUTSIDE = b'<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]>' + XML.partition(b"?>")[2].replace(
     b"30 days", b"&a;"
 )
-Maker = Callable[[bytes, DocumentFormat], Document]
 
 
 def pdf_of(**attached: bytes) -> bytes:
@@ -55,23 +54,6 @@ def pdf_of(**attached: bytes) -> bytes:
 
 def utf_16(xml: bytes) -> bytes:
     return xml.decode().replace("UTF-8", "UTF-16", 1).encode("utf-16")
-
-
-@pytest.fixture(scope="module")
-def provider() -> Iterator[LocalProvider]:
-    local = LocalProvider()
-    yield local
-    local.close()
-
-
-@pytest.fixture
-def make_document(tmp_path: Path) -> Maker:
-    def make(content: bytes, kind: DocumentFormat) -> Document:
-        path = tmp_path / f"17.{kind}"
-        path.write_bytes(content)
-        return samples.document(path, kind)
-
-    return make
 
 
 def find_einvoice(provider: LocalProvider, document: Document) -> tuple[EInvoice | None, list[tuple[str, str]]]:
@@ -103,10 +85,8 @@ def test_a_pdf_and_its_xml_give_the_same_invoice_with_the_digits_of_the_xml(
         "postcode": "EX1 2AB",
         "country": "IE",
     }
-    assert data["payment"] == {
-        "due_date": "2024-03-30",
-        "terms": "30 days net",
-    }  # fields that the XML does not have are left out
+    # Fields that the XML does not have are left out.
+    assert data["payment"] == {"due_date": "2024-03-30", "terms": "30 days net"}
 
 
 @pytest.mark.parametrize(

@@ -46,20 +46,12 @@ from etl.providers.local import LocalProvider, process_tree
 from etl.providers.local import process as reader
 from tests import samples
 from tests.conftest import change_settings
-from tests.samples import hostile, make
+from tests.samples import Maker, hostile, make
 from tests.unit.test_caught_errors import caught_errors
 from tests.waiting import wait_until
 
 PROJECT = Path(__file__).parents[2]
 MEGABYTE = 1024**2
-
-
-@pytest.fixture(scope="module")
-def provider() -> Iterator[LocalProvider]:
-    """One provider for all tests, as a worker has one for all documents."""
-    local = LocalProvider()
-    yield local
-    local.close()
 
 
 @pytest.fixture
@@ -68,7 +60,7 @@ def scan() -> Document:
 
 
 @pytest.fixture
-def long_document(make_document: "Maker") -> Document:
+def long_document(make_document: Maker) -> Document:
     """A document that is still being read when its first page is received, because a pipe holds only 64 KiB."""
     return make_document(hostile.many_pages(150, *["words that are many " * 6] * 20))
 
@@ -103,21 +95,6 @@ setattr(owner, last, fail)
     yield start
     for provider in started:
         provider.close()
-
-
-Maker = Callable[..., Document]
-
-
-@pytest.fixture
-def make_document(tmp_path: Path) -> Maker:
-    """Return a function that creates a document from bytes."""
-
-    def build(content: bytes, kind: DocumentFormat = DocumentFormat.PDF) -> Document:
-        path = tmp_path / f"17.{kind}"
-        path.write_bytes(content)
-        return samples.document(path, kind)
-
-    return build
 
 
 def convert(

@@ -109,11 +109,7 @@ def test_large_files_are_in_no_pack(alone: Dataset, alice: User, monkeypatch: py
     check_files(job)
 
 
-def test_a_pack_fits_one_request(
-    alone: Dataset,
-    alice: User,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_pack_fits_one_request(alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packs, "BATCH_BYTES", 2 * packs.longest_frame(len(CONTENT)))
     job = make_job(alone, alice, 6, delivery="manifest")
     run(claim_batch(6))

@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from prometheus_client import REGISTRY
 from psycopg.errors import DeadlockDetected
-from pydantic import AnyHttpUrl, SecretStr
+from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from config.platform import storage
@@ -111,8 +111,7 @@ def test_slots_stay_taken_while_the_source_is_unavailable(dataset: Dataset, alic
     make_job(dataset, alice, 1)
     claim_one(backend="lost")
     expire_leases()
-    nowhere = SecretStr("postgresql://127.0.0.1:1/nothing")
-    change_settings(settings, source_database_url=nowhere)
+    change_settings(settings, source_database_url=SecretStr("postgresql://127.0.0.1:1/nothing"))
     lost_leases.reclaim_chunks()
     lost_leases.free_slots()
 
@@ -455,17 +454,15 @@ def test_recent_files_and_files_of_recently_ended_chunks_are_kept(
 
 
 @pytest.mark.usefixtures("no_grace")
-def test_a_file_written_during_the_sweep_is_kept(dataset: Dataset, alice: User, settings: Any) -> None:
+def test_a_file_written_during_the_sweep_is_kept(
+    dataset: Dataset, alice: User, settings: Any, proxy: faulty_s3.Proxy
+) -> None:
     claim = claimed(dataset, alice)
     put_file(claim)
     fail(claim)
-    upstream, straight = settings.SLUICE, storage.client()
-    replace = partial(straight.put_object, Bucket=upstream.s3_bucket, Key=claim.path, Body=b"another")
-    with faulty_s3.running(str(upstream.s3_endpoint_url)) as proxy:
-        proxy.inject("DELETE", claim.path, faulty_s3.first(replace))
-        settings.SLUICE = upstream.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        assert storage_cleanup.delete_unreferenced() == 0
-    settings.SLUICE = upstream
+    replace = partial(storage.client().put_object, Bucket=settings.SLUICE.s3_bucket, Key=claim.path, Body=b"another")
+    proxy.inject("DELETE", claim.path, faulty_s3.first(replace))
+    assert storage_cleanup.delete_unreferenced() == 0
     assert b"".join(storage.read(claim.path)) == b"another"
 
 

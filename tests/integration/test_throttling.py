@@ -295,10 +295,7 @@ def test_a_silent_valkey_delays_one_request_briefly(
 
 
 def test_requests_are_not_limited_during_a_valkey_outage(
-    api: APIClient,
-    settings: LazySettings,
-    closed_port: int,
-    caplog: pytest.LogCaptureFixture,
+    api: APIClient, settings: LazySettings, closed_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A2."""
     change_settings(settings, export_poll_rate="1/min", export_download_rate="1/min")
