@@ -12,6 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
+from pydantic import SecretStr
 
 from config.platform.admin import confirmed_actions
 from config.platform.heartbeat import LeaseLost
@@ -370,16 +371,12 @@ def test_a_slot_is_held_while_the_source_is_unavailable(
     lost_leases.withdraw(held.chunk_id, token=held.token)
     Slot.objects.held().update(lease_until=LONG_AGO)
     slot = Slot.objects.held().get()
-    change_settings(settings, source_database_url=unreachable_url(settings))
+    change_settings(settings, source_database_url=SecretStr("postgresql://nobody@127.0.0.1:1/nothing"))
 
     (words,) = messages_of(press(pages, slot, "release"))
 
     assert words.startswith("Unchanged: 1 source call. The source database did not respond")
     assert Slot.objects.held().exists()
-
-
-def unreachable_url(settings: Any) -> Any:
-    return type(settings.SLUICE.database_url)("postgresql://nobody@127.0.0.1:1/nothing")
 
 
 # ---- Permissions ----------------------------------------------------------------------------------------------------

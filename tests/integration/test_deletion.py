@@ -44,10 +44,6 @@ def completed(user: User, **changes: Any) -> Task:
     return row_of(task)
 
 
-def fail_storage(settings: LazySettings) -> None:
-    change_settings(settings, s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:9"))
-
-
 # ---- On request -----------------------------------------------------------------------------------------------------
 def test_only_log_entries_and_model_usage_of_a_deleted_task_remain(api: APIClient, alice: User) -> None:
     """B34."""
@@ -120,7 +116,7 @@ def test_it_deletes_objects_later_if_the_storage_is_unavailable(
 ) -> None:
     task = completed(alice)
     before, working = objects(task), settings.SLUICE
-    fail_storage(settings)
+    change_settings(settings, s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:9"))
     deletion.delete(task, user=alice, message="")
     settings.SLUICE = working
     assert not Task.objects.filter(pk=task.pk).exists()

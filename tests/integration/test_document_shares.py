@@ -40,17 +40,14 @@ def rule(alice: User) -> Rule:
 def order_of(messages: list[Task], stage: Stage = Stage.OCR) -> list[int]:
     """Deliver these messages to a worker in this order, and return the tasks that it runs."""
     order: list[int] = []
-    known = {task.pk: seen(task).attempts[stage] for task in Task.objects.all()}
+    tasks = list(Task.objects.all())
+    known = {task.pk: seen(task).attempts[stage] for task in tasks}
     for message in messages:
         execution.run_next(stage, task_id=message.pk)
-        now = {pk: seen(row_of_pk(pk)).attempts[stage] for pk in known}
+        now = {task.pk: seen(task).attempts[stage] for task in tasks}
         order += [pk for pk in now if now[pk] > known[pk]]
         known = now
     return order
-
-
-def row_of_pk(pk: int) -> Task:
-    return Task.objects.get(pk=pk)
 
 
 @pytest.mark.slow
