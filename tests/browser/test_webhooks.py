@@ -16,8 +16,7 @@ from exports.models import Delivery, Webhook
 from tests.browser import scenes_webhooks
 from tests.browser.conftest import Accessible, PageMonitor, fits_width
 from tests.e2e.conftest import Workers
-from tests.integration.receiver import OK, Receiver, answer, receiver
-from tests.integration.test_webhooks import allow
+from tests.integration.receiver import OK, Receiver, allow, answer, receiver
 
 SUCCEEDED = EventType.SUCCEEDED.value
 SOON = 60_000  # milliseconds: workers start in the meantime

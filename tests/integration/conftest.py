@@ -31,6 +31,7 @@ from tests.conftest import change_settings
 from tests.integration import faulty_s3
 from tests.integration.llm_factories import running_models
 from tests.integration.openai_server import ModelServer
+from tests.integration.receiver import Receiver, allow, receiver
 from tests.integration.staff import delivered, failed, pages, staff  # noqa: F401 - fixtures
 from tests.integration.stage_runs import ConfigureStages
 
@@ -165,6 +166,14 @@ def make_document(tmp_path: Path) -> samples.Maker:
         return samples.document(path, kind)
 
     return make
+
+
+@pytest.fixture
+def endpoint(settings: LazySettings) -> Iterator[Receiver]:
+    """A receiver on a private network that the operator allowed."""
+    allow(settings, "127.0.0.0/8")
+    with receiver() as running:
+        yield running
 
 
 @pytest.fixture

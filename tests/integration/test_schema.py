@@ -25,8 +25,7 @@ from rules import urls as rules_urls
 from tests.conftest import client_of
 from tests.integration.factories import finish, make_job
 from tests.integration.faulty_s3 import Proxy, answer_500
-from tests.integration.receiver import receiver
-from tests.integration.test_webhooks import allow
+from tests.integration.receiver import allow, receiver
 from tests.waiting import wait_until
 
 ITEM = {"key": "JFK", "effectiveDate": "2024-02-29"}

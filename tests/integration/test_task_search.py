@@ -25,7 +25,7 @@ from tests.conftest import browser_of, change_settings
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_progress import complete, fail
 from tests.integration.plans import Plan, nodes, plan_lines, plans_of, rows_of
-from tests.integration.staff import confirm, list_of, messages_of, pages, select, staff  # noqa: F401 - fixtures
+from tests.integration.staff import confirm, list_of, messages_of, select
 from tests.integration.stage_runs import row_of, run
 from tests.integration.test_leases import in_threads
 from tests.integration.test_submission import pointers
@@ -151,7 +151,7 @@ def test_the_page_has_the_same_filters(alice: User) -> None:
 
 
 def test_staff_find_documents_by_part_of_the_file_name(
-    pages: Client,  # noqa: F811
+    pages: Client,
     alice: User,
 ) -> None:
     """B39."""
@@ -342,8 +342,8 @@ def test_the_page_deletes_selected_documents(alice: User, bob: User) -> None:
 
 
 def test_staff_delete_selected_documents_with_one_record_each(
-    pages: Client,  # noqa: F811
-    staff: User,  # noqa: F811
+    pages: Client,
+    staff: User,
     alice: User,
 ) -> None:
     """B34."""

@@ -5,7 +5,6 @@ import re
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,7 +19,6 @@ from rest_framework.test import APIClient
 from standardwebhooks import Webhook as Verifier
 from standardwebhooks import WebhookVerificationError
 
-from config.env import Environment
 from config.platform.http.outbound import connections
 from config.platform.webhooks import request, sender, subscriptions, url_guard
 from config.platform.webhooks.request import WebhookResponse
@@ -30,9 +28,9 @@ from exports.maintenance import periodic
 from exports.models import Attempt, Dataset, Delivery, Event, Job, Link, Receipt, Webhook
 from exports.worker import execution
 from tests.broker import lose_messages, queued
-from tests.conftest import change_settings, client_of
+from tests.conftest import client_of
 from tests.integration.factories import make_job
-from tests.integration.receiver import OK, PEM, Receiver, answer, receiver, trickle
+from tests.integration.receiver import OK, PEM, Receiver, allow, answer, receiver, trickle
 from tests.integration.test_completion import finish
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
@@ -45,19 +43,6 @@ pytestmark = pytest.mark.usefixtures("empty_redis")
 ALL = ["export.succeeded", "export.failed", "export.cancelled"]
 UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 PUBLIC = "93.184.215.14"
-
-
-def allow(settings: Any, *networks: str) -> None:
-    fields = Environment.model_validate({**settings.SLUICE.model_dump(), "export_webhook_allow_cidrs": networks})
-    change_settings(settings, export_webhook_allow_cidrs=fields.export_webhook_allow_cidrs)
-
-
-@pytest.fixture
-def endpoint(settings: Any) -> Iterator[Receiver]:
-    """A receiver on a private network that the operator allowed."""
-    allow(settings, "127.0.0.0/8")
-    with receiver() as running:
-        yield running
 
 
 @pytest.fixture

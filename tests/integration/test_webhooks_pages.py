@@ -1,6 +1,5 @@
 """The pages of webhooks, tested without a browser: ownership, secrets, and buttons. C1, A25."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -14,10 +13,9 @@ from config.platform.webhooks import sender, subscriptions
 from config.platform.webhooks.models import TEST, EventType
 from exports.models import Attempt, Delivery, Webhook
 from tests.conftest import browser_of, change_settings
-from tests.integration.receiver import Receiver, answer, receiver
+from tests.integration.receiver import Receiver, allow, answer
 from tests.integration.test_leases import in_threads
 from tests.integration.test_rules_pages import queries
-from tests.integration.test_webhooks import allow
 
 pytestmark = pytest.mark.usefixtures("empty_redis")
 
@@ -25,13 +23,6 @@ SUCCEEDED = EventType.SUCCEEDED.value
 LIST = "/app/webhooks"
 HTMX = {"HX-Request": "true"}
 BUTTONS = ("test-webhook", "enable-webhook", "disable-webhook", "rotate-webhook", "redeliver-failed", "delete-webhook")
-
-
-@pytest.fixture
-def endpoint(settings: Any) -> Iterator[Receiver]:
-    allow(settings, "127.0.0.0/8")
-    with receiver() as running:
-        yield running
 
 
 @pytest.fixture
