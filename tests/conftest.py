@@ -10,12 +10,12 @@ from typing import Any
 import hypothesis
 import psycopg
 import pytest
-from django.conf import settings
+from django.conf import LazySettings, settings
 from django.contrib.auth.models import User
 from django.core.signals import request_finished, request_started
 from django.db import DEFAULT_DB_ALIAS, connection
 from django.dispatch import Signal
-from django.test import override_settings
+from django.test import Client, override_settings
 from django_prometheus.middleware import Metrics
 from rest_framework.test import APIClient
 
@@ -202,3 +202,15 @@ def client_of(user: User) -> APIClient:
     client = APIClient()
     client.credentials(HTTP_AUTHORIZATION=f"Bearer {token_of(user)}")
     return client
+
+
+def browser_of(user: User, **options: Any) -> Client:
+    """Return a browser in which the user is signed in."""
+    browser = Client(**options)
+    browser.force_login(user)
+    return browser
+
+
+def change_settings(settings: LazySettings, **values: Any) -> None:
+    """Change values of `settings.SLUICE` until the test ends. `settings`: the fixture."""
+    settings.SLUICE = settings.SLUICE.model_copy(update=values)

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from django.conf import settings
+from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import User
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
@@ -41,6 +42,8 @@ AXE = {"resultTypes": ["violations"], "rules": {"target-size": {"enabled": True}
 THEME = {"resultTypes": ["violations"]}
 # Over plain HTTP, Chromium accepts secure cookies for this name, but not for an IP address.
 HOST = "localhost"
+PASSWORD = "only for tests, 1"
+Accessible = Callable[[Page], None]
 
 
 @pytest.fixture(scope="session")
@@ -112,6 +115,13 @@ def page(context: BrowserContext, watch: PageMonitor, alice: User) -> Page:
 
 
 @pytest.fixture
+def carol(transactional_db: None) -> User:
+    """A user with a password."""
+    # The web process does not use the tests' fast password hash.
+    return User.objects.create(username="carol", password=make_password(PASSWORD, hasher="pbkdf2_sha256"))
+
+
+@pytest.fixture
 def anonymous(browser: Browser, browser_context_args: dict[str, Any], watch: PageMonitor) -> Iterator[Page]:
     context = browser.new_context(**browser_context_args)
     yield watch.monitored(context.new_page())
@@ -130,7 +140,7 @@ def sign_in(context: BrowserContext, user: User) -> None:
 
 
 @pytest.fixture
-def accessible() -> Callable[[Page], None]:
+def accessible() -> Accessible:
     """Fail if axe reports a problem on the current page, in WCAG 2.2 AA or its best practices."""
     return check_accessibility
 

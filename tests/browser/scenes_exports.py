@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from django.contrib.auth.models import Group, User
 from django.db import connection, transaction
-from django.db.models import F, Q
+from django.db.models import F
 from django.utils import timezone
 
 from exports.api.serializers import ExportRequestSerializer
@@ -167,7 +167,7 @@ def ready(user: User) -> None:
 
 def expired(user: User) -> None:
     ready(user)
-    receipts.revoke(Receipt.objects.get(Q(job__user=user)))
+    receipts.revoke(Receipt.objects.get(job__user=user))
 
 
 def cancelled(user: User) -> None:

@@ -52,8 +52,7 @@ def with_deliveries(user: User, *, count: int = 1000) -> None:
 
 def broken(user: User) -> None:
     with_deliveries(user, count=6)
-    hook = Webhook.objects.get(user=user)
-    Webhook.objects.filter(pk=hook.pk).update(
+    Webhook.objects.filter(user=user).update(
         enabled=False, disabled_reason="No delivery has succeeded for three days.", failures=12,
         failing_since=Now() - timedelta(days=3),
     )  # fmt: skip

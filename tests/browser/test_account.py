@@ -1,25 +1,14 @@
 """Signing in and out, tokens, the password, and error pages. C1."""
 
 import re
-from collections.abc import Callable
 
 import pytest
-from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import User
 from playwright.sync_api import Page, expect
 
 from config.dev.stack.processes import Web
-from tests.browser.conftest import PageMonitor, fits_width
+from tests.browser.conftest import PASSWORD, Accessible, PageMonitor, fits_width
 from tests.e2e.test_streams import Client
-
-Accessible = Callable[[Page], None]
-PASSWORD = "only for tests, 1"
-
-
-@pytest.fixture
-def carol(transactional_db: None) -> User:
-    # The web process does not use the tests' fast password hash.
-    return User.objects.create(username="carol", password=make_password(PASSWORD, hasher="pbkdf2_sha256"))
 
 
 def enter(page: Page, name: str, password: str) -> None:

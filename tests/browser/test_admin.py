@@ -3,7 +3,6 @@ entry. C2.
 """
 
 import re
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -12,7 +11,7 @@ from django.contrib.auth.models import User
 from playwright.sync_api import Page, ViewportSize, expect
 
 from exports.models import Chunk, Job
-from tests.browser.conftest import check_accessibility, fits_width
+from tests.browser.conftest import Accessible, check_accessibility, fits_width
 from tests.browser.scenes_admin import LISTS, SCENES, busy, list_of
 from tests.waiting import wait_until
 
@@ -32,14 +31,12 @@ def open_dark(page: Page, path: str) -> None:
 
 
 @pytest.fixture
-def accessible() -> Callable[[Page], None]:
+def accessible() -> Accessible:
     return partial(check_accessibility, is_admin=True)
 
 
 @pytest.mark.slow
-def test_the_empty_start_page_shows_first_steps(
-    page: Page, alice_is_staff: User, accessible: Callable[[Page], None]
-) -> None:
+def test_the_empty_start_page_shows_first_steps(page: Page, alice_is_staff: User, accessible: Accessible) -> None:
     page.goto("/admin/")
     accessible(page)
     page.get_by_role("link", name="Add dataset").click()
@@ -48,9 +45,7 @@ def test_the_empty_start_page_shows_first_steps(
 
 
 @pytest.mark.slow
-def test_the_start_page_shows_charts_with_tables(
-    page: Page, alice_is_staff: User, accessible: Callable[[Page], None]
-) -> None:
+def test_the_start_page_shows_charts_with_tables(page: Page, alice_is_staff: User, accessible: Accessible) -> None:
     busy(alice_is_staff)
     page.goto("/admin/")
     chart = page.get_by_role("img", name="Chart: Exports by status")
@@ -74,9 +69,7 @@ def test_the_start_page_shows_charts_with_tables(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_lists_and_detail_pages_are_accessible(
-    page: Page, alice_is_staff: User, accessible: Callable[[Page], None]
-) -> None:
+def test_lists_and_detail_pages_are_accessible(page: Page, alice_is_staff: User, accessible: Accessible) -> None:
     busy(alice_is_staff)
     paths = [list_of(model)(alice_is_staff) for model in LISTS]
     names = (

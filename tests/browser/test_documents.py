@@ -2,7 +2,6 @@
 
 import base64
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from config.dev.stack.processes import Web
 from etl.models import Task
 from tests import scripted_stages
 from tests.browser import scenes_documents as scenes
-from tests.browser.conftest import PageMonitor, download, sign_in
+from tests.browser.conftest import Accessible, PageMonitor, download, sign_in
 from tests.e2e.conftest import Workers
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
@@ -22,7 +21,6 @@ from tests.integration.reviewed import make_invoice
 from tests.samples import hostile, sample
 from tests.waiting import wait_until
 
-Accessible = Callable[[Page], None]
 LIST = "/app/documents"
 BOTH_QUEUES = "etl-ocr,etl-postprocess"
 MS_PER_SECOND = 1000

@@ -84,14 +84,11 @@ def focused(page: Page) -> str:
     return str(page.evaluate("document.activeElement.id || document.activeElement.outerHTML.slice(0, 120)"))
 
 
-def replace(page: Page, part: str) -> None:
-    """Replace a part of the page, as polling does when something has changed."""
+def replace_receipt(page: Page) -> None:
+    """Replace the receipt on the page, as polling does when it has changed."""
     page.evaluate("window.before = document.activeElement")
-    page.evaluate(
-        """part => htmx.ajax("GET", document.querySelector(part).getAttribute("hx-get").split("?")[0],
-        { target: part, swap: "outerHTML" })""",
-        part,
-    )
+    page.evaluate("""() => htmx.ajax("GET", document.querySelector("#receipt").getAttribute("hx-get").split("?")[0],
+        { target: "#receipt", swap: "outerHTML" })""")
     page.wait_for_function("() => !document.contains(window.before)")
 
 
@@ -101,7 +98,7 @@ def test_focus_stays_when_the_receipt_is_replaced(page: Page, alice: User, contr
     page.goto(scenes_exports.newest(alice))
     page.locator("#program-summary").click()
     page.locator(f"#{control}").focus()
-    replace(page, "#receipt")
+    replace_receipt(page)
     assert focused(page) == control
 
 
@@ -112,7 +109,7 @@ def test_focus_moves_to_the_replaced_part_if_its_button_is_gone(page: Page, alic
     page.locator("#program-summary").click()
     page.locator("#create-link").focus()
     Receipt.objects.update(expires_at=timezone.now())
-    replace(page, "#receipt")
+    replace_receipt(page)
     expect(page.locator("#receipt")).to_be_focused()
     page.keyboard.press("Tab")
     assert focused(page) == "copy-checksum"

@@ -4,7 +4,7 @@ import hashlib
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,12 @@ from exports.jobs import actions
 from exports.jobs.columns import columns_of
 from exports.models import Chunk, Dataset, Job, Receipt
 from tests.browser import scenes_exports
-from tests.browser.conftest import HOST, PageMonitor, download
+from tests.browser.conftest import HOST, Accessible, PageMonitor, download
 from tests.e2e.conftest import Workers
 from tests.integration.factories import fail_chunk, make_job
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.waiting import wait_until
 
-Accessible = Callable[[Page], None]
 SOON = 60_000  # milliseconds: workers start in the meantime
 
 # The call of a chunk continues when the gate is at its day or later. The gate is a sequence, because transactions do
@@ -274,7 +273,7 @@ class StreamProxy:
     def __init__(self, port: int) -> None:
         self.target, self.is_cut, self.refused = port, False, 0
         self.streams: list[socket.socket] = []
-        self.listener = socket.create_server((HOST if HOST != "localhost" else "127.0.0.1", 0))
+        self.listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.listener.getsockname()[1]
         threading.Thread(target=self.serve, daemon=True).start()
 

@@ -67,9 +67,9 @@ def tab_to(page: Page, name: str) -> None:
     assert visible_pixels(before, after) >= min(box["width"], box["height"]), box["name"]
 
 
-def press(page: Page, name: str, key: str = "Enter") -> None:
+def press(page: Page, name: str) -> None:
     tab_to(page, name)
-    page.keyboard.press(key)
+    page.keyboard.press("Enter")
 
 
 def test_an_export_is_submitted_watched_and_downloaded(keyboard: Page, dataset: Dataset, workers: Workers) -> None:

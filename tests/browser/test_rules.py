@@ -1,7 +1,7 @@
 """Rules in a browser: lists, typing, validation while typing, trials, saving, comparison, and restoring. C1."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,14 +15,12 @@ from rules.loading import system_rules
 from rules.models import Rule, RuleVersion
 from rules.pages import schema_text
 from tests.browser import scenes_rules
-from tests.browser.conftest import PageMonitor, fits_width, sign_in
+from tests.browser.conftest import Accessible, PageMonitor, fits_width, sign_in
 from tests.browser.scenes_rules import content
 from tests.integration import openai_server
 from tests.integration.openai_server import MODEL, ModelServer, data_reply, problem
 from tests.integration.test_rules_pages import read_document  # noqa: F401 - a fixture
 from tests.serving import serving, variables
-
-Accessible = Callable[[Page], None]
 
 
 @pytest.fixture(scope="module")

@@ -1,27 +1,18 @@
 """Single sign-on with a real provider, and second factors with a virtual security key. C10."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import User
 from playwright.sync_api import Browser, Page, expect
 
 from config.dev.stack.openid_provider import OpenIDProvider
-from tests.browser.conftest import HOST, PageMonitor, fits_width
-from tests.browser.test_account import PASSWORD, enter
+from tests.browser.conftest import HOST, PASSWORD, Accessible, PageMonitor, fits_width
+from tests.browser.test_account import enter
 from tests.openid import running_provider
 from tests.serving import serving, variables
-
-Accessible = Callable[[Page], None]
-
-
-@pytest.fixture
-def carol(transactional_db: None) -> User:
-    # The web process does not use the tests' fast password hash.
-    return User.objects.create(username="carol", password=make_password(PASSWORD, hasher="pbkdf2_sha256"))
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Webhooks in a browser, with a real receiver and real workers: creation, tests, the log, and resending. C1, A25."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -14,12 +14,10 @@ from config.platform.webhooks import subscriptions
 from config.platform.webhooks.models import EventType
 from exports.models import Delivery, Webhook
 from tests.browser import scenes_webhooks
-from tests.browser.conftest import PageMonitor, fits_width
+from tests.browser.conftest import Accessible, PageMonitor, fits_width
 from tests.e2e.conftest import Workers
-from tests.integration.receiver import OK, Receiver, answer, receiver
-from tests.integration.test_webhooks import allow
+from tests.integration.receiver import OK, Receiver, allow, answer, receiver
 
-Accessible = Callable[[Page], None]
 SUCCEEDED = EventType.SUCCEEDED.value
 SOON = 60_000  # milliseconds: workers start in the meantime
 

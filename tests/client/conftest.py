@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,16 @@ class Cli:
             out, err = process.communicate(timeout=120)
         ran = self.checked(CommandResult(code=process.returncode, out=out, err=err.decode()), code=code)
         return 1024 * int(ran.err.splitlines()[-1].split()[1])
+
+
+def read_all(terminal: int) -> bytes:
+    """Read the output on a pseudo-terminal up to its end, and close the terminal."""
+    output = b""
+    with suppress(OSError):  # EIO: the other end was closed
+        while block := os.read(terminal, 10_000):
+            output += block
+    os.close(terminal)
+    return output
 
 
 # `ru_maxrss` includes memory that was inherited at the fork, but VmHWM does not.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.conftest import Cli
+from tests.client.conftest import Cli, read_all
 from tests.client.fault_proxy import FaultProxy
 from tests.waiting import wait_until
 
@@ -58,17 +58,6 @@ def test_the_token_prompt_does_not_echo(signed_out: Cli, token: str, api_proxy: 
     assert token.encode() not in shown
     assert b"Signed in" in shown
     assert token_file(signed_out).exists()
-
-
-def read_all(terminal: int) -> bytes:
-    output = b""
-    try:
-        while block := os.read(terminal, 1000):
-            output += block
-    except OSError:  # EIO: the other end was closed
-        pass
-    os.close(terminal)
-    return output
 
 
 def test_a_rejected_token_is_not_stored(signed_out: Cli, token: str, api_proxy: FaultProxy) -> None:

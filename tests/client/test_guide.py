@@ -101,8 +101,9 @@ def run(reader: Cli, server: str, commands: list[str]) -> list[str]:
     script = "\n".join(f"{{ {command}\n}} 2>&1; echo '{between}'" for command in commands).replace(SERVER, server)
     if not shutil.which("jq"):
         script = re.sub(r"\| jq .*", "> /dev/null", script)
-    environment = {name: value for name, value in reader.environment().items() if value}
-    ran = subprocess.run(["bash", "-c", script], cwd=reader.folder, env=environment, capture_output=True, check=False)
+    ran = subprocess.run(
+        ["bash", "-c", script], cwd=reader.folder, env=reader.environment(), capture_output=True, check=False
+    )
     assert ran.stderr == b""
     output = ran.stdout.decode().replace(server, SERVER).replace(str(reader.folder), HOME)
     return output.split(f"{between}\n")[:-1]

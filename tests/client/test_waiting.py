@@ -13,15 +13,15 @@ from knox.models import AuthToken
 from config.dev.stack.processes import Web
 from exports.jobs import actions
 from exports.models import Dataset, Job
-from tests.client.conftest import Cli
+from tests.client.conftest import Cli, read_all
 from tests.client.fault_proxy import FaultProxy, cut_after, cut_before, problem
 from tests.integration.factories import end_chunk, fail_chunk, finish, make_job
 from tests.waiting import expect_within, wait_until
 
 
-def ended(process: subprocess.Popen[bytes], limit: float = 60) -> tuple[int, str, str]:
+def ended(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
     """Wait for a started command, and return its exit code and its output."""
-    out, err = process.communicate(timeout=limit)
+    out, err = process.communicate(timeout=60)
     return process.returncode, out.decode(), err.decode()
 
 
@@ -167,17 +167,6 @@ def on_terminal(sluice: Cli, *arguments: object) -> tuple[subprocess.Popen[bytes
     return process, controller
 
 
-def read_all(terminal: int) -> str:
-    output = b""
-    try:
-        while block := os.read(terminal, 10_000):
-            output += block
-    except OSError:  # EIO: the other end was closed
-        pass
-    os.close(terminal)
-    return output.decode(errors="replace")
-
-
 def test_a_terminal_shows_a_progress_bar(dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     """C3."""
     job = make_job(dataset, alice, 4)
@@ -190,7 +179,7 @@ def test_a_terminal_shows_a_progress_bar(dataset: Dataset, alice: User, sluice: 
         shown += os.read(terminal, 10_000).decode(errors="replace")
     fail_chunk()
     fail_chunk()
-    shown += read_all(terminal)
+    shown += read_all(terminal).decode(errors="replace")
     assert process.wait(timeout=60) == 7
     assert "━" in shown
     assert "Failed: JFK 2024-03-01" in shown
@@ -198,10 +187,10 @@ def test_a_terminal_shows_a_progress_bar(dataset: Dataset, alice: User, sluice: 
 
 def test_color_is_used_on_terminals_that_support_it(dataset: Dataset, done: Job, sluice: Cli) -> None:
     process, terminal = on_terminal(sluice, "export", "list")
-    assert "\x1b[32msuccess" in read_all(terminal)
+    assert b"\x1b[32msuccess" in read_all(terminal)
     process.wait()
     sluice.variables = {"NO_COLOR": "1"}
     process, terminal = on_terminal(sluice, "export", "list")
-    assert "\x1b[3" not in read_all(terminal)
+    assert b"\x1b[3" not in read_all(terminal)
     process.wait()
     assert b"\x1b" not in sluice("export", "list").out

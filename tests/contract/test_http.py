@@ -10,11 +10,10 @@ from rest_framework.test import APIClient
 
 from exports.jobs import actions
 from exports.models import Dataset, Job
-from tests.conftest import client_of
+from tests.conftest import browser_of, client_of
 from tests.contract.test_document import operations
 from tests.integration.factories import finish, make_job
 from tests.integration.test_schema import EXAMPLES
-from tests.security.conftest import browser_of
 
 # Views without authentication. Other software may add parameters to the URLs of links, health checks, and metrics.
 PUBLIC = {"livez", "readyz", "metrics", "download"}

@@ -12,9 +12,8 @@ from standardwebhooks import Webhook as Verifier
 
 from exports.models import Dataset, Delivery
 from tests.e2e.conftest import Workers
-from tests.integration.receiver import OK, Receiver, answer, receiver
+from tests.integration.receiver import OK, Receiver, allow, answer, receiver
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
-from tests.integration.test_webhooks import allow
 from tests.waiting import wait_until
 
 ITEM = {"key": "JFK", "effectiveDate": "2024-02-29"}

@@ -1,27 +1,37 @@
 """Fixtures of the integration tests."""
 
+import socket
 from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.conf import LazySettings
+from pydantic import AnyHttpUrl
 
-from config.platform import wakeups
+from config.platform import storage, wakeups
 from config.platform.http import throttling
 from config.platform.observability import gauges
 from config.platform.storage import writability
 from config.platform.webhooks import sender
+from etl.core.formats import DocumentFormat
 from etl.pipeline import dispatch as etl_dispatch
+from etl.providers.base import Document
+from etl.providers.local import LocalProvider
 from etl.runstate import script
 from exports.models import Dataset
 from exports.worker import execution
 from exports.worker.batches import ChunkDurations
 from exports.worker.pauses import DatasetPauses
+from rules.models import Rule
+from tests import samples
 from tests.broker import lose_messages
-from tests.integration import openai_server
-from tests.integration.llm_factories import configure
+from tests.conftest import change_settings
+from tests.integration import faulty_s3
+from tests.integration.llm_factories import running_models
 from tests.integration.openai_server import ModelServer
+from tests.integration.receiver import Receiver, allow, receiver
 from tests.integration.staff import delivered, failed, pages, staff  # noqa: F401 - fixtures
 from tests.integration.stage_runs import ConfigureStages
 
@@ -70,6 +80,40 @@ def reset_durations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def empty_redis() -> None:
+    """A Redis without messages, run-states, and rate limits of other tests."""
+    lose_messages()
+
+
+@pytest.fixture
+def default_rule(transactional_db: None, empty_redis: None) -> Rule:
+    """The default rule. Redis and the documents in the bucket are empty."""
+    storage.delete_many(item.key for item in storage.list_objects("etl/"))
+    return Rule.objects.get(slug="default")
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """A port that refuses connections."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """The port of a server that accepts connections and never responds."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def silent_redis(silent_port: int) -> str:
+    """The URL of a Redis that never responds."""
+    return f"redis://127.0.0.1:{silent_port}/0"
+
+
+@pytest.fixture
 def alone(dataset: Dataset) -> Dataset:
     """A dataset that only one worker at a time may call, so that its batches are complete."""
     dataset.max_concurrency = 1
@@ -85,9 +129,7 @@ def configure_stages(settings: LazySettings, tmp_path: Path) -> ConfigureStages:
     only the machine has stalled.
     """
 
-    def change(**values: Any) -> None:
-        settings.SLUICE = settings.SLUICE.model_copy(update=values)
-
+    change = partial(change_settings, settings)
     lose_messages()
     change(
         etl_ocr_provider="tests.scripted_stages.Provider",
@@ -100,9 +142,50 @@ def configure_stages(settings: LazySettings, tmp_path: Path) -> ConfigureStages:
 
 
 @pytest.fixture
+def proxy(settings: LazySettings) -> Iterator[faulty_s3.Proxy]:
+    """A proxy in front of the object storage, for faults."""
+    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
+        change_settings(settings, s3_endpoint_url=AnyHttpUrl(proxy.url))
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[LocalProvider]:
+    """The local provider. A module has one, as a worker has one for all documents."""
+    with closing(LocalProvider()) as local:
+        yield local
+
+
+@pytest.fixture
+def make_document(tmp_path: Path) -> samples.Maker:
+    """Return a function that creates a document from bytes."""
+
+    def make(content: bytes, kind: DocumentFormat = DocumentFormat.PDF) -> Document:
+        path = tmp_path / f"17.{kind}"
+        path.write_bytes(content)
+        return samples.document(path, kind)
+
+    return make
+
+
+@pytest.fixture
+def endpoint(settings: LazySettings) -> Iterator[Receiver]:
+    """A receiver on a private network that the operator allowed."""
+    allow(settings, "127.0.0.0/8")
+    with receiver() as running:
+        yield running
+
+
+@pytest.fixture
+def models(settings: LazySettings) -> Iterator[ModelServer]:
+    """A scripted model server."""
+    with running_models(settings) as server:
+        yield server
+
+
+@pytest.fixture
 def model_server(configure_stages: ConfigureStages, settings: LazySettings) -> Iterator[ModelServer]:
-    """A scripted model server, with the real post-processor."""
+    """A scripted model server, and stages with the real post-processor."""
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
-    with openai_server.running() as server:
-        configure(settings, server)
+    with running_models(settings) as server:
         yield server

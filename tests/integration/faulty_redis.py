@@ -11,15 +11,14 @@ BLOCK = 65_536
 
 
 class Relay(socketserver.ThreadingTCPServer):
-    """A proxy that drops all replies on a connection after a block of commands with `text`.
+    """A proxy that can drop all replies on a connection after the next block of commands with a text.
 
-    Applies to the next `times` such blocks. `dropped`: their number so far.
+    `dropped`: the number of such blocks so far.
     """
 
     daemon_threads = True
     allow_reuse_address = True
     text = b""
-    times = 0
     dropped = 0
 
     def __init__(self, upstream: str) -> None:
@@ -29,14 +28,15 @@ class Relay(socketserver.ThreadingTCPServer):
         credentials, at, _ = address.netloc.rpartition("@")
         self.url = address._replace(netloc=f"{credentials}{at}127.0.0.1:{self.server_address[1]}").geturl()
 
-    def drop_replies(self, text: str, *, times: int = 1) -> None:
-        self.text, self.times = text.encode(), times
+    def drop_replies(self, text: str) -> None:
+        self.text = text.encode()
 
     def take_drop(self, command: bytes) -> bool:
-        matches = self.times > 0 and self.text in command
-        self.times -= matches
-        self.dropped += matches
-        return matches
+        if not self.text or self.text not in command:
+            return False
+        self.text = b""
+        self.dropped += 1
+        return True
 
 
 class RelayHandler(socketserver.BaseRequestHandler):

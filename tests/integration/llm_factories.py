@@ -1,7 +1,8 @@
 """Documents, rules, and response caches for tests of post-processing."""
 
 import json
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from django.conf import settings as configured
@@ -9,11 +10,13 @@ from pydantic import AnyHttpUrl, SecretStr
 from redis import RedisError
 
 from etl.core.errors import EtlError
-from etl.core.stage_context import StageContext
+from etl.core.stage_context import StageContext, Usage
 from etl.postprocessors import server_features
 from etl.providers.base import OCRResult, Page, page_marker
 from rules.library.content import RuleContent
 from tests.broker import valkey
+from tests.conftest import change_settings
+from tests.integration import openai_server
 from tests.integration.openai_server import MODEL, ModelServer
 
 KEY = "sk-test-key"
@@ -34,8 +37,17 @@ def configure(settings: Any, models: ModelServer, **changes: Any) -> None:
         "etl_llm_api_key": SecretStr(KEY),
         "etl_llm_timeout_seconds": 10.0,
     }
-    settings.SLUICE = settings.SLUICE.model_copy(update=values | changes)
+    change_settings(settings, **(values | changes))
     forget(models)
+
+
+@contextmanager
+def running_models(settings: Any) -> Iterator[ModelServer]:
+    """Run a scripted model server, and point the settings at it."""
+    with openai_server.running() as server:
+        configure(settings, server)
+        yield server
+        forget(server)
 
 
 def forget(models: ModelServer) -> None:
@@ -82,6 +94,14 @@ class MemoryResponseCache:
 def context_of(**changes: Any) -> StageContext:
     options: dict[str, Any] = {"seconds": 30, "secret": b"secret of the run"}
     return StageContext(**(options | changes))
+
+
+class Killed(BaseException):
+    """The end of the worker process."""
+
+
+def kill(_usage: Usage) -> None:
+    raise Killed
 
 
 def codes(context: StageContext) -> list[str]:

@@ -67,6 +67,15 @@ def nodes(plan: Plan) -> Iterator[Plan]:
         yield from nodes(child)
 
 
+def nodes_reading(table: str, statement: str, values: dict[str, Any]) -> list[Plan]:
+    """Update a table's statistics, run a statement, and return the nodes of its plan that read the table."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"ANALYZE {table}")
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values)
+        ((found,),) = cursor.fetchall()
+    return [node for node in nodes(found[0]["Plan"]) if node.get("Relation Name") == table]
+
+
 def rows_of(node: Plan) -> int:
     read = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
     rows: float = sum(node.get(name, 0) for name in read)

@@ -12,6 +12,9 @@ from typing import Any
 
 import orjson
 
+from config.env import Environment
+from tests.conftest import change_settings
+
 Reply = Callable[[BaseHTTPRequestHandler], None]
 
 
@@ -98,6 +101,12 @@ def receiver(then: Reply = OK, *, tls: bool = False) -> Iterator[Receiver]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def allow(settings: Any, *networks: str) -> None:
+    """Allow webhooks to these networks, as the operator does."""
+    fields = Environment.model_validate({**settings.SLUICE.model_dump(), "export_webhook_allow_cidrs": networks})
+    change_settings(settings, export_webhook_allow_cidrs=fields.export_webhook_allow_cidrs)
 
 
 def trickle(may_end: threading.Event, *, head: bytes = b"", ended: threading.Event | None = None) -> Reply:

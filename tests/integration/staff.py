@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from exports.delivery import links
 from exports.models import Chunk, Dataset, Download, File, Job, Receipt, Tick
+from tests.conftest import browser_of
 from tests.integration.factories import make_job
 
 
@@ -27,9 +28,7 @@ def staff(transactional_db: None) -> User:
 @pytest.fixture
 def pages(staff: User) -> Client:
     """A browser of a staff user."""
-    client = Client()
-    client.force_login(staff)
-    return client
+    return browser_of(staff)
 
 
 @pytest.fixture

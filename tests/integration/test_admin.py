@@ -22,6 +22,7 @@ from exports.admin.errors import FOR_STAFF, advice_on
 from exports.core.errors import EXPLANATIONS
 from exports.delivery import links
 from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt, Slot
+from tests.conftest import browser_of, change_settings
 from tests.integration.staff import list_of, messages_of, page_of, text_of
 
 MODELS = ("job", "chunk", "file", "receipt", "link", "download", "dataset", "slot", "tick")
@@ -77,7 +78,7 @@ def test_it_marks_slots_that_claims_skip(pages: Client, slots: int, dataset: Dat
     Slot.objects.provide(count=2, dataset=dataset)
     Dataset.objects.of_functions().update(max_concurrency=1)
     limit = Slot.objects.filter(dataset=None).count() - 1
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_db_slots": limit})
+    change_settings(settings, export_db_slots=limit)
     Slot.objects.filter(dataset=None, number=limit).update(token=1, lease_until=timezone.now() + timedelta(minutes=1))
 
     of_documents = Slot.objects.filter(dataset__kind="documents")
@@ -149,9 +150,7 @@ def test_it_finds_rows_by_search(pages: Client, failed: Job, model: str, query: 
 
 # ---- Permissions --------------------------------------------------------------------------------------------------
 def test_other_users_are_redirected_to_the_login(alice: User) -> None:
-    anonymous, owner = Client(), Client()
-    owner.force_login(alice)
-    for client, model in product((anonymous, owner), LISTS):
+    for client, model in product((Client(), browser_of(alice)), LISTS):
         response = client.get(list_of(model))
         assert (response.status_code, response["Location"].partition("?")[0]) == (302, "/admin/login/")
 
@@ -225,14 +224,13 @@ def account_manager() -> User:
 
 def test_only_superusers_change_groups(alice: User) -> None:
     """A user who may change a group could grant its members any permission."""
-    client, group = Client(), Group.objects.create(name="desk")
-    client.force_login(account_manager())
+    client, group = browser_of(account_manager()), Group.objects.create(name="desk")
     assert client.post(reverse("admin:auth_group_change", args=[group.pk]), {"name": "mine"}).status_code == 403
 
 
 def test_account_managers_cannot_grant_permissions(alice: User) -> None:
-    hal, client = account_manager(), Client()
-    client.force_login(hal)
+    hal = account_manager()
+    client = browser_of(hal)
     form = {
         "is_staff": "on",
         "is_superuser": "on",
@@ -252,8 +250,8 @@ def test_account_managers_cannot_grant_permissions(alice: User) -> None:
 
 
 def test_account_managers_cannot_change_other_staff(pages: Client, staff: User, alice: User) -> None:
-    hal, client = account_manager(), Client()
-    client.force_login(hal)
+    hal = account_manager()
+    client = browser_of(hal)
     other = User.objects.create_user("olga", is_staff=True)
     new = {"password1": "aZ9!kkkkqq", "password2": "aZ9!kkkkqq", "usable_password": "true", "set-password": "1"}
     for browser, user, code in (

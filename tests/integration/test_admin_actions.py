@@ -12,6 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
+from pydantic import SecretStr
 
 from config.platform.admin import confirmed_actions
 from config.platform.heartbeat import LeaseLost
@@ -20,6 +21,7 @@ from exports.maintenance import lost_leases
 from exports.models import Allowance, Chunk, Dataset, Delivery, File, Job, Link, Receipt, Slot, Webhook
 from exports.worker import leases
 from tests.broker import lose_messages, queued
+from tests.conftest import browser_of, change_settings
 from tests.integration import outcomes
 from tests.integration.factories import make_job, result_of
 from tests.integration.staff import confirm, fail, form_in, list_of, messages_of, page_of, press, select, text_of
@@ -272,7 +274,7 @@ def test_a_lease_is_withdrawn_only_from_the_displayed_holder(dataset: Dataset, a
 def test_a_chunk_without_attempts_left_fails_when_it_is_released(
     pages: Client, dataset: Dataset, alice: User, settings: Any
 ) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_attempts": 1})
+    change_settings(settings, export_max_attempts=1)
     job = make_job(dataset, alice, chunks=1)
     claim()
 
@@ -369,16 +371,12 @@ def test_a_slot_is_held_while_the_source_is_unavailable(
     lost_leases.withdraw(held.chunk_id, token=held.token)
     Slot.objects.held().update(lease_until=LONG_AGO)
     slot = Slot.objects.held().get()
-    settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": unreachable_url(settings)})
+    change_settings(settings, source_database_url=SecretStr("postgresql://nobody@127.0.0.1:1/nothing"))
 
     (words,) = messages_of(press(pages, slot, "release"))
 
     assert words.startswith("Unchanged: 1 source call. The source database did not respond")
     assert Slot.objects.held().exists()
-
-
-def unreachable_url(settings: Any) -> Any:
-    return type(settings.SLUICE.database_url)("postgresql://nobody@127.0.0.1:1/nothing")
 
 
 # ---- Permissions ----------------------------------------------------------------------------------------------------
@@ -387,9 +385,7 @@ def viewer(transactional_db: None) -> Client:
     """A browser of a user who may view everything but not change anything."""
     user = User.objects.create_user("vera", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
-    client = Client()
-    client.force_login(user)
-    return client
+    return browser_of(user)
 
 
 @pytest.mark.slow
@@ -414,16 +410,14 @@ def test_view_permission_does_not_allow_actions(viewer: Client, pages: Client, f
 
 
 def test_other_users_are_sent_to_the_login(failed: Job, alice: User) -> None:
-    client = Client()
-    client.force_login(alice)
+    client = browser_of(alice)
     for url in (page_of(failed, "retry"), reverse("admin:exports_job_do_retry")):
         assert client.post(url, {"selection": f'[["{failed.pk}", ""]]'})["Location"].startswith("/admin/login/")
     assert Job.objects.get(pk=failed.pk).status == "failed"
 
 
 def test_actions_require_a_csrf_token(staff: User, failed: Job) -> None:
-    client = Client(enforce_csrf_checks=True)
-    client.force_login(staff)
+    client = browser_of(staff, enforce_csrf_checks=True)
     action, fields = form_in(client.get(page_of(failed, "retry")))
 
     assert client.post(action, {"selection": fields["selection"]}).status_code == 403

@@ -23,6 +23,7 @@ from etl.models import Task
 from exports.admin import overview as exports_overview
 from exports.models import Chunk, Dataset, Event, Job, Slot, Tick, Webhook
 from tests.broker import broker_at
+from tests.conftest import browser_of, change_settings
 from tests.integration import outcomes
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import complete
@@ -237,7 +238,7 @@ def test_it_shows_which_servers_respond(pages: Client, settings: LazySettings, m
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     url = SecretStr(f"postgresql://reader:hunter2@127.0.0.1:{port}/x")
-    settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": url})
+    change_settings(settings, source_database_url=url)
     monkeypatch.setattr(health, "readiness", health.Readiness(health.readiness.checks))
     page = text_of(pages.get(START))
     assert '<li class="danger">✗ Source database: does not respond</li>' in page
@@ -331,8 +332,7 @@ def test_charts_and_tables_have_the_same_numbers(pages: Client, failed: Job) -> 
 # ---- Permissions ----------------------------------------------------------------------------------------------------
 def test_staff_see_only_permitted_figures(failed: Job) -> None:
     user = User.objects.create_user("vera", is_staff=True)
-    client = Client()
-    client.force_login(user)
+    client = browser_of(user)
     assert "You do not have access to any page yet." in text_of(client.get(START))
     user.user_permissions.add(Permission.objects.get(codename="view_slot"))
     assert list(figures(client)) == ["Source calls", "Messages to workers"]

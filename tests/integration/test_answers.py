@@ -1,12 +1,10 @@
 """Invalid responses of models, which make a task fail: the error, and access to the stored response (B17)."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import structlog
-from django.conf import LazySettings
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.test import Client
@@ -14,11 +12,9 @@ from django.test import Client
 from config.platform import storage
 from etl.models import Task
 from etl.pipeline import artifacts
-from tests.broker import valkey
 from tests.conftest import client_of
-from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.llm_factories import INVOICE, configure, forget
+from tests.integration.llm_factories import INVOICE
 from tests.integration.openai_server import ModelServer, data_reply, text_reply
 from tests.integration.stage_runs import ConfigureStages, row_of, run
 
@@ -28,14 +24,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def models(configure_stages: ConfigureStages, settings: LazySettings) -> Iterator[ModelServer]:
-    valkey().flushdb()
+def models(model_server: ModelServer, configure_stages: ConfigureStages) -> ModelServer:
     configure_stages(etl_ocr_provider="local")
-    settings.ETL_POSTPROCESSORS = {"skip": "etl.postprocessors.skip.Skip", "llm": "etl.postprocessors.llm.Llm"}
-    with openai_server.running() as server:
-        configure(settings, server)
-        yield server
-        forget(server)
+    return model_server
 
 
 def run_invoice(user: User, schema: Any = INVOICE) -> Task:
@@ -101,14 +92,12 @@ def test_the_page_of_a_document_links_to_the_invalid_response(models: ModelServe
 
 
 def test_staff_can_open_an_invalid_response_and_this_is_recorded(
-    models: ModelServer, alice: User, client: Client
+    models: ModelServer, alice: User, staff: User, pages: Client
 ) -> None:
     """B17, C4."""
     models.set_default(text_reply(SECRET))
     task = run_invoice(alice)
-    staff = User.objects.create_user("sam", is_staff=True, is_superuser=True)
-    client.force_login(staff)
-    admin = client.get(f"/admin/etl/task/{task.pk}/change/").content.decode()
+    admin = pages.get(f"/admin/etl/task/{task.pk}/change/").content.decode()
     assert f'href="/app/documents/{task.pk}/answer"' in admin
     assert SECRET not in admin
 

@@ -10,6 +10,7 @@ from django.test import Client
 from etl.core.states import Stage
 from etl.models import Task
 from etl.pipeline import actions
+from tests.conftest import browser_of
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import begin
 from tests.integration.reviewed import make_invoice
@@ -21,9 +22,7 @@ pytestmark = pytest.mark.usefixtures("configure_stages")
 
 @pytest.fixture
 def client(alice: User) -> Client:
-    browser = Client()
-    browser.force_login(alice)
-    return browser
+    return browser_of(alice)
 
 
 def page(client: Client, task: Task, **headers: str) -> str:

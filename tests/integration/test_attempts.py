@@ -5,7 +5,6 @@ The tests run real strategies against a scripted model server, and the stages in
 
 import importlib
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,9 +13,8 @@ from django.contrib.auth.models import User
 
 from etl.core.states import Stage
 from etl.models import Task
-from tests.integration import openai_server
+from tests.conftest import change_settings
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.llm_factories import configure, forget
 from tests.integration.openai_server import ModelServer, Reply, Request, data_reply, problem
 from tests.integration.stage_runs import ConfigureStages, row_of, run, run_when_due, seen
 
@@ -30,19 +28,15 @@ TEXT = "\n\n".join(f"# Part {number}\n\n{'word ' * 50}" for number in range(1, P
 
 
 @pytest.fixture
-def models(settings: LazySettings, configure_stages: ConfigureStages) -> Iterator[ModelServer]:
-    settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
-    with openai_server.running() as server:
-        configure(
-            settings,
-            server,
-            etl_postprocess_chunk_threshold_chars=500,
-            etl_postprocess_chunk_size_chars=300,
-            etl_postprocess_parallel=1,
-            etl_postprocess_max_attempts=2,
-        )
-        yield server
-        forget(server)
+def models(model_server: ModelServer, settings: LazySettings) -> ModelServer:
+    change_settings(
+        settings,
+        etl_postprocess_chunk_threshold_chars=500,
+        etl_postprocess_chunk_size_chars=300,
+        etl_postprocess_parallel=1,
+        etl_postprocess_max_attempts=2,
+    )
+    return model_server
 
 
 def part_of(request: Request) -> int:
@@ -56,9 +50,9 @@ def task_of(user: User) -> Task:
     return task
 
 
-def run_to_the_end(task: Task, *, max_runs: int = 20) -> int:
+def run_to_the_end(task: Task) -> int:
     """Run the stage whenever it is due. Return the number of runs."""
-    for number in range(1, max_runs + 1):
+    for number in range(1, 21):
         run_when_due(task, Stage.POSTPROCESS)
         if row_of(task).status in ("completed", "failed"):
             return number

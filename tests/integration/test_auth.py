@@ -78,13 +78,8 @@ def test_other_credentials_get_401(client: Client, token: str, header: str | Non
     response = get_guarded(client, header and header.format(token=token, cut=token[:-1]))
 
     assert (response.status_code, response.json()["code"]) == (401, code)
-    assert (
-        response["WWW-Authenticate"]
-        == {
-            "not_authenticated": "Bearer",
-            "authentication_failed": 'Bearer error="invalid_token"',
-        }[code]
-    )
+    challenges = {"not_authenticated": "Bearer", "authentication_failed": 'Bearer error="invalid_token"'}
+    assert response["WWW-Authenticate"] == challenges[code]
 
 
 def test_it_refuses_expired_tokens(client: Client, token: str) -> None:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +12,6 @@ from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.db import OperationalError, connection
 from django.db.backends.utils import CursorWrapper
-from pydantic import AnyHttpUrl
 
 from exports.core import wakeups
 from exports.core.errors import SourceError
@@ -25,8 +24,11 @@ from exports.worker import batches, execution, leases, transitions
 from exports.worker.leases import Claim
 from exports.worker.slot import WorkerSlot
 from tests.broker import lose_messages, queued
+from tests.conftest import change_settings
 from tests.integration import faulty_s3, outcomes
 from tests.integration.factories import claim_one, make_job, result_of
+from tests.integration.test_execution import replace_function
+from tests.integration.test_leases import in_threads
 from tests.waiting import wait_until
 
 
@@ -53,15 +55,6 @@ def run_with(session: database.SourceSession, claims: list[Claim]) -> None:
 
 def statuses(job: Job) -> list[str]:
     return list(job.chunks.in_request_order().values_list("status", flat=True))
-
-
-def change_function(source_db: psycopg.Connection, body: str) -> None:
-    """Make the dataset's function run these statements before it returns its rows."""
-    source_db.execute(f"""
-        CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
-        LANGUAGE plpgsql AS $$ #variable_conflict use_column
-        BEGIN {body} RETURN QUERY SELECT key, 1, effective_date; END $$
-    """)
 
 
 # ---- Claims ---------------------------------------------------------------------------------------------------------
@@ -145,18 +138,7 @@ def test_a_retry_runs_alone(dataset: Dataset, alice: User) -> None:
 
 def test_concurrent_batches_are_disjoint_and_within_the_slots(dataset: Dataset, alice: User, slots: int) -> None:
     make_job(dataset, alice, 200)
-    barrier, found = threading.Barrier(12), []
-
-    def claim() -> None:
-        barrier.wait()
-        found.append(claim_batch(8))
-        connection.close()
-
-    threads = [threading.Thread(target=claim) for _ in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    found = in_threads(12, lambda _: claim_batch(8))
     taken = [claim.chunk_id for claims in found for claim in claims]
     assert len([claims for claims in found if claims]) == slots == Slot.objects.held().count()
     assert len(taken) == len(set(taken))
@@ -255,7 +237,7 @@ def test_a_slow_chunk_does_not_delay_others(
     alone: Dataset, alice: User, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it runs, ended chunks are recorded, and chunks that have not started are returned."""
-    change_function(source_db, "IF effective_date = '2024-03-01' THEN PERFORM pg_sleep(6); END IF;")
+    replace_function(source_db, "IF effective_date = '2024-03-01' THEN PERFORM pg_sleep(6); END IF;")
     monkeypatch.setattr(batches, "BATCH_SECONDS", 2)
     job = make_job(alone, alice, 24)
     worker = threading.Thread(target=in_thread, args=[run, claim_batch(6)])
@@ -283,8 +265,8 @@ def test_returned_chunks_wake_workers_for_free_slots_only(  # noqa: PLR0917 - py
     messages: int,
 ) -> None:
     """A13: more workers could take slots while this worker has none, and connect to the source in addition to it."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_db_slots": usable})
-    change_function(source_db, "PERFORM pg_sleep(3);")
+    change_settings(settings, export_db_slots=usable)
+    replace_function(source_db, "PERFORM pg_sleep(3);")
     monkeypatch.setattr(batches, "BATCH_SECONDS", 1)
     job = make_job(dataset, alice, 24)
     claims = claim_batch(6)
@@ -303,7 +285,7 @@ def in_thread(work: Callable[..., object], *args: Any) -> None:
 
 
 def test_a_failure_ends_only_its_chunk(alone: Dataset, alice: User, source_db: psycopg.Connection) -> None:
-    change_function(source_db, "IF effective_date = '2024-02-29' THEN RAISE 'no' USING ERRCODE = 'P0001'; END IF;")
+    replace_function(source_db, "IF effective_date = '2024-02-29' THEN RAISE 'no' USING ERRCODE = 'P0001'; END IF;")
     job = make_job(alone, alice, 16)
     run(claim_batch(4))
 
@@ -314,7 +296,7 @@ def test_a_failure_ends_only_its_chunk(alone: Dataset, alice: User, source_db: p
 
 
 def test_a_failure_of_the_last_chunk_frees_the_slot(alone: Dataset, alice: User, source_db: psycopg.Connection) -> None:
-    change_function(source_db, "IF effective_date = '2024-03-02' THEN RAISE 'no' USING ERRCODE = 'P0001'; END IF;")
+    replace_function(source_db, "IF effective_date = '2024-03-02' THEN RAISE 'no' USING ERRCODE = 'P0001'; END IF;")
     job = make_job(alone, alice, 16)
     run(claim_batch(4))
     assert statuses(job)[:5] == ["done", "done", "done", "retrying", "pending"]
@@ -361,14 +343,6 @@ class CountingSession(database.SourceSession):
         return super().stream(*args, **options)
 
 
-@pytest.fixture
-def proxy(settings: LazySettings) -> Iterator[faulty_s3.Proxy]:
-    """A proxy in front of the object storage."""
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        yield proxy
-
-
 def test_a_chunk_calls_the_source_while_the_last_file_is_uploaded(
     alone: Dataset, alice: User, proxy: faulty_s3.Proxy
 ) -> None:
@@ -394,7 +368,7 @@ def test_a_file_is_recorded_while_the_next_call_takes_long(
     alone: Dataset, alice: User, proxy: faulty_s3.Proxy, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The upload ends after the time limit of the batch. The running call still holds the slot."""
-    change_function(source_db, "IF effective_date = '2024-02-29' THEN PERFORM pg_sleep(6); END IF;")
+    replace_function(source_db, "IF effective_date = '2024-02-29' THEN PERFORM pg_sleep(6); END IF;")
     monkeypatch.setattr(batches, "BATCH_SECONDS", 0.2)
     job = make_job(alone, alice, 24)
     proxy.inject("PUT", "", faulty_s3.first(lambda: time.sleep(1)))
@@ -478,7 +452,7 @@ def test_no_call_follows_a_call_that_lost_its_connection(
 ) -> None:
     """A13: the reaper looks for calls by the name of the lost connection. It would not find the new call, and free the
     slot."""
-    change_function(
+    replace_function(
         source_db, "IF effective_date = '2024-02-28' THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;"
     )
     job = make_job(alone, alice, 24)
@@ -492,7 +466,7 @@ def test_no_call_follows_a_call_that_may_still_run(
     alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch, source_db: psycopg.Connection
 ) -> None:
     """The reaper frees the slot when it has ended the call. The other chunks use other slots."""
-    change_function(source_db, "RAISE 'no' USING ERRCODE = 'P0001';")
+    replace_function(source_db, "RAISE 'no' USING ERRCODE = 'P0001';")
     monkeypatch.setattr(database.SourceSession, "_end_call", lambda _session: False)
     job = make_job(alone, alice, 24)
     run(claim_batch(6))
@@ -508,7 +482,7 @@ def test_a_worker_keeps_its_slot_between_batches(
     dataset: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A13: otherwise another worker would take the slot, and both would be connected to the source."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_db_slots": 1})
+    change_settings(settings, export_db_slots=1)
     job = make_job(dataset, alice, 60)
     others: list[Claim | None] = []
     connections: list[str] = []

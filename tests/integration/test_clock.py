@@ -10,14 +10,9 @@ from django.contrib.auth.models import User
 from django.db import connection
 
 from config.platform.db import clock
-from config.platform.db.base import DatabaseWrapper
+from tests.integration.test_sql import new_session
 
 DEFAULTS = {"DateStyle": "German, DMY", "IntervalStyle": "iso_8601", "default_transaction_isolation": "repeatable read"}
-
-
-def new_session() -> None:
-    cast("DatabaseWrapper", connection).pool.drain()
-    connection.close()
 
 
 def set_defaults(*, action: str) -> None:

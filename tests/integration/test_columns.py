@@ -18,6 +18,7 @@ from config.platform import storage
 from exports.core.planning import Dialect, Shape
 from exports.models import Chunk, Dataset, Job
 from exports.worker import execution
+from tests.conftest import change_settings
 from tests.integration.factories import make_job
 from tests.integration.test_completion import finish
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
@@ -36,9 +37,7 @@ def content_of(job: Job) -> bytes:
 
 @pytest.fixture
 def unreachable(settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(
-        update={"source_database_url": SecretStr("postgresql://127.0.0.1:9/none?connect_timeout=1")}
-    )
+    change_settings(settings, source_database_url=SecretStr("postgresql://127.0.0.1:9/none?connect_timeout=1"))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ from django.db.models import F
 from django.db.models.functions import Now
 from django.test import Client
 from django.utils import timezone
-from pydantic import AnyHttpUrl
 from rest_framework.test import APIClient
 
 from config.platform import storage
@@ -47,7 +46,7 @@ from exports.worker.leases import Claim
 from exports.worker.slot import WorkerSlot
 from exports.worker.transitions import ChunkResult
 from tests.broker import lose_messages, queued
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration import faulty_s3
 from tests.integration.factories import claim_one, end_chunk, make_job, result_of
 from tests.integration.test_execution import CONTENT, PATH, empty_bucket  # noqa: F401 - a fixture
@@ -334,7 +333,7 @@ def test_the_lease_is_renewed_while_files_are_checked(
     dataset: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A11: checking 10,000 files takes longer than a lease."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 1})
+    change_settings(settings, export_lease_seconds=1)
     job = make_job(dataset, alice, 2)
     execution.drain()
     storage.delete(PATH)
@@ -509,7 +508,9 @@ def test_an_unfinished_job_has_no_link(dataset: Dataset, alice: User, api: APICl
 # ---- Single files ---------------------------------------------------------------------------------------------------
 
 
-def test_only_the_owner_downloads_files_of_a_manifest(dataset: Dataset, alice: User, bob: User, api: APIClient) -> None:
+def test_only_the_owner_downloads_files_of_a_manifest(
+    dataset: Dataset, alice: User, staff: User, api: APIClient
+) -> None:
     """A21."""
     job = make_job(dataset, alice, 2, delivery="manifest")
     url = json.loads(delivered(finish(job)))["files"][0]["url"]
@@ -519,10 +520,8 @@ def test_only_the_owner_downloads_files_of_a_manifest(dataset: Dataset, alice: U
     with urllib.request.urlopen(answer["Location"]) as reply:  # noqa: S310
         assert reply.read() == CONTENT
     assert APIClient().get(url).status_code == 401
-    bob.is_staff = bob.is_superuser = True
-    bob.save()
-    assert client_of(bob).get(url).status_code == 404  # staff see jobs, not their data
-    assert client_of(bob).post(f"/exports/{job.pk}/link").status_code == 404
+    assert client_of(staff).get(url).status_code == 404  # staff see jobs, not their data
+    assert client_of(staff).post(f"/exports/{job.pk}/link").status_code == 404
     assert api.get(f"/exports/{job.pk}/files/JFK/1999-01-01").status_code == 404
 
     Receipt.objects.update(expires_at="2000-01-01T00:00Z")
@@ -623,9 +622,8 @@ def test_an_equal_file_with_another_etag_is_not_superseded(dataset: Dataset, ali
     job = make_job(dataset, alice, 2, delivery="zip")
     finish(job)
     newer = storage.put(PATH, b"newer", content_type="text/csv", if_match=job.chunks.get(seq=0).etag)
-    File.objects.filter(path=PATH).update(
-        etag=newer.etag
-    )  # simulates another upload of the same bytes, with another ETag
+    # Simulates another upload of the same bytes, with another ETag.
+    File.objects.filter(path=PATH).update(etag=newer.etag)
 
     assert fetched(api.get(f"/exports/{job.pk}/files/JFK/2024-02-28")["Location"]) == b"newer"
 
@@ -714,48 +712,44 @@ def test_the_state_of_a_receipt_follows_the_database_clock(
 # ---- A storage that refuses writes ----------------------------------------------------------------------------------
 
 
-def test_a_refused_delivery_costs_no_attempt(dataset: Dataset, alice: User, settings: LazySettings) -> None:
+def test_a_refused_delivery_costs_no_attempt(dataset: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
     """A40: this holds for EXPORT_STORAGE_PATIENCE_SECONDS."""
     job = make_job(dataset, alice, 2)
     execution.drain()
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        proxy.inject("PUT", str(job.pk), faulty_s3.answer_500, times=1000)
-        for _ in range(6):
-            complete_now(job)
-        job.refresh_from_db()
-        assert (job.status, job.completion_attempts) == ("running", 0)
-        Job.objects.update(refused_at=timezone.now() - timedelta(seconds=3601))
-        for _ in range(4):
-            complete_now(job)
-        job.refresh_from_db()
-        assert (job.status, job.error_code) == ("failed", "EXPORT_BUNDLE_FAILED")
+    proxy.inject("PUT", str(job.pk), faulty_s3.answer_500, times=1000)
+    for _ in range(6):
+        complete_now(job)
+    job.refresh_from_db()
+    assert (job.status, job.completion_attempts) == ("running", 0)
+    Job.objects.update(refused_at=timezone.now() - timedelta(seconds=3601))
+    for _ in range(4):
+        complete_now(job)
+    job.refresh_from_db()
+    assert (job.status, job.error_code) == ("failed", "EXPORT_BUNDLE_FAILED")
 
-        proxy.faults.clear()
-        actions.retry(job)
-        completion.complete(job.pk)
-        job.refresh_from_db()
-        assert job.status == "success"
+    proxy.faults.clear()
+    actions.retry(job)
+    completion.complete(job.pk)
+    job.refresh_from_db()
+    assert job.status == "success"
 
 
 def test_no_completion_starts_while_the_storage_refuses_writes(
-    dataset: Dataset, alice: User, settings: LazySettings
+    dataset: Dataset, alice: User, proxy: faulty_s3.Proxy
 ) -> None:
     """A40."""
     job = make_job(dataset, alice, 2)
     execution.drain()
     storage.suspect()
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        proxy.inject("PUT", "", faulty_s3.answer_500, times=1000)
-        completion.drain(job.pk)
+    proxy.inject("PUT", "", faulty_s3.answer_500, times=1000)
+    completion.drain(job.pk)
 
     assert completion.unclaimed_jobs() == [job.pk]
 
 
 @pytest.mark.slow
 def test_an_attempt_without_a_receipt_leaves_no_copies(
-    dataset: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+    dataset: Dataset, alice: User, proxy: faulty_s3.Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A40: a delivery with a file that cannot be copied would fill the storage otherwise."""
     monkeypatch.setattr(packs, "FILES", 8)
@@ -763,24 +757,22 @@ def test_an_attempt_without_a_receipt_leaves_no_copies(
     job = make_job(dataset, alice, 12, delivery="manifest")
     execution.drain()
     folder = f"_receipts/{job.pk}/"
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        proxy.inject("PUT", packs.key_of("", 1), faulty_s3.answer_500, times=1000)
-        completion.complete(job.pk)
-        assert list(storage.list_objects(folder)) == []
-        proxy.faults.clear()
-        storage.delete(PATH)
-        complete_now(job)
-        assert list(storage.list_objects(folder)) == []
-        execution.drain()
-        job.refresh_from_db()
-        assert (job.status, job.done) == ("running", 12)
+    proxy.inject("PUT", packs.key_of("", 1), faulty_s3.answer_500, times=1000)
+    completion.complete(job.pk)
+    assert list(storage.list_objects(folder)) == []
+    proxy.faults.clear()
+    storage.delete(PATH)
+    complete_now(job)
+    assert list(storage.list_objects(folder)) == []
+    execution.drain()
+    job.refresh_from_db()
+    assert (job.status, job.done) == ("running", 12)
 
-        token = completion.claim(job.pk)
-        assert token
-        Job.objects.filter(pk=job.pk).update(status="cancelled", completion_token=None, completion_lease_until=None)
-        completion.attempt(job, token)
-        assert list(storage.list_objects(folder)) == []
+    token = completion.claim(job.pk)
+    assert token
+    Job.objects.filter(pk=job.pk).update(status="cancelled", completion_token=None, completion_lease_until=None)
+    completion.attempt(job, token)
+    assert list(storage.list_objects(folder)) == []
 
 
 def test_a_delivery_is_created_again_after_its_worker_was_killed(
@@ -819,19 +811,17 @@ def make_until_killed(job: Job, token: int) -> None:
     bundles.make(bundles.Attempt(job=job, token=token, checkpoint=die, adopt=partial(adoption.adopt, token)))
 
 
-def test_the_pause_of_a_refused_delivery_grows(dataset: Dataset, alice: User, settings: LazySettings) -> None:
+def test_the_pause_of_a_refused_delivery_grows(dataset: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
     """A40: otherwise, a file that cannot be copied would be tried every two seconds for an hour."""
     job = make_job(dataset, alice, 2)
     execution.drain()
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        proxy.inject("PUT", str(job.pk), faulty_s3.answer_500, times=1000)
-        completion.complete(job.pk)
-        for refused_for, at_least, at_most in ((0, 0, 4), (100, 24, 27), (1000, 59, 61)):
-            Job.objects.update(refused_at=Now() - timedelta(seconds=refused_for))
-            complete_now(job)
-            pause = Job.objects.annotate(pause=F("completion_lease_until") - Now()).get().pause
-            assert at_least <= pause.total_seconds() <= at_most
+    proxy.inject("PUT", str(job.pk), faulty_s3.answer_500, times=1000)
+    completion.complete(job.pk)
+    for refused_for, at_least, at_most in ((0, 0, 4), (100, 24, 27), (1000, 59, 61)):
+        Job.objects.update(refused_at=Now() - timedelta(seconds=refused_for))
+        complete_now(job)
+        pause = Job.objects.annotate(pause=F("completion_lease_until") - Now()).get().pause
+        assert at_least <= pause.total_seconds() <= at_most
 
 
 def test_a_repeated_attempt_creates_its_copies_again(
@@ -934,9 +924,7 @@ def test_concurrent_exports_of_the_same_files_do_not_make_jobs_fail(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: LazySettings
 ) -> None:
     """A38: every file is replaced several times a second, each time by different bytes."""
-    settings.SLUICE = settings.SLUICE.model_copy(
-        update={"export_backoff_base_seconds": 0.1, "export_backoff_max_seconds": 0.1}
-    )
+    change_settings(settings, export_backoff_base_seconds=0.1, export_backoff_max_seconds=0.1)
     source_db.execute("""
         CREATE FUNCTION data.rows_now(key text, effective_date date) RETURNS TABLE (k text, n int, at text)
         LANGUAGE sql AS $$ SELECT key, n, clock_timestamp()::text FROM generate_series(1, 1 + length(key)) n $$

@@ -21,9 +21,9 @@ from exports.jobs import actions, submission
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, Event, Job, Receipt, Slot, Usage
 from exports.worker import completion, execution, leases
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration import outcomes
-from tests.integration.factories import claim_one, make_job, result_of
+from tests.integration.factories import claim_one, finish, make_job, result_of
 from tests.integration.locks import waits_for_a_lock
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import claim, in_threads
@@ -101,7 +101,7 @@ def test_a_running_chunk_stops_at_its_next_part_and_its_upload_is_aborted(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any
 ) -> None:
     """A19: the rows take 15 seconds, and are uploaded in several parts."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 3})
+    change_settings(settings, export_lease_seconds=3)
     source_db.execute("""
         CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date)
         RETURNS TABLE (k text, n int, d date) LANGUAGE sql STABLE AS
@@ -377,28 +377,22 @@ def test_actions_on_jobs_of_other_users_return_404(dataset: Dataset, alice: User
     assert list(Job.objects.values()) == before
 
 
-def test_staff_may_cancel_and_replay_for_themselves(dataset: Dataset, alice: User, bob: User) -> None:
+def test_staff_may_cancel_and_replay_for_themselves(dataset: Dataset, alice: User, staff: User) -> None:
     """A7: a replay by staff belongs to them and is charged to them, not to the owner."""
-    bob.is_staff = bob.is_superuser = True
-    bob.save()
     job = make_job(dataset, alice, 1)
 
-    replayed = client_of(bob).post(f"/exports/{job.pk}/replay").json()["jobId"]
-    assert Job.objects.get(pk=replayed).user == bob
+    replayed = client_of(staff).post(f"/exports/{job.pk}/replay").json()["jobId"]
+    assert Job.objects.get(pk=replayed).user == staff
     assert Usage.objects.get(user=alice).jobs == 1
-    assert client_of(bob).post(f"/exports/{job.pk}/cancel").status_code == 200
+    assert client_of(staff).post(f"/exports/{job.pk}/cancel").status_code == 200
 
 
-def test_staff_do_not_see_the_owner_s_link(api: APIClient, dataset: Dataset, alice: User, bob: User) -> None:
+def test_staff_do_not_see_the_owner_s_link(api: APIClient, dataset: Dataset, alice: User, staff: User) -> None:
     """A7, A22: they could redeem it."""
-    bob.is_staff = bob.is_superuser = True
-    bob.save()
-    job = make_job(dataset, alice, 1)
-    execution.drain()
-    completion.complete(job.pk)
+    job = finish(make_job(dataset, alice, 1))
 
     assert api.get(f"/exports/{job.pk}").json()["receipt"]["signedUrl"]
-    receipt = client_of(bob).get(f"/exports/{job.pk}").json()["receipt"]
+    receipt = client_of(staff).get(f"/exports/{job.pk}").json()["receipt"]
     assert (receipt["signedUrl"], receipt["state"]) == (None, "active")
 
 

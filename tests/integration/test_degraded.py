@@ -9,12 +9,12 @@ import psycopg
 import pytest
 from django.contrib.auth.models import User
 from django.db.models.functions import Now
-from pydantic import AnyHttpUrl
 from rest_framework.test import APIClient
 
 from config.platform import storage
 from exports.models import Chunk, Dataset, Job, Usage
 from exports.worker import completion, execution
+from tests.conftest import change_settings
 from tests.integration import faulty_s3
 from tests.integration.factories import make_job
 from tests.integration.test_execution import PATH, empty_bucket, replace_function  # noqa: F401 - one is a fixture
@@ -122,7 +122,7 @@ def test_an_object_storage_failure_does_not_degrade_an_export(
         RETURNS TABLE (k text, n int, d date) LANGUAGE sql AS $$ SELECT key, 1, effective_date $$
     """)
     job = make_job(dataset, alice, 1, reuse="never")
-    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_bucket": "there-is-no-such-bucket"})
+    change_settings(settings, s3_bucket="there-is-no-such-bucket")
     execution.drain()
 
     chunk = job.chunks.get()
@@ -130,39 +130,33 @@ def test_an_object_storage_failure_does_not_degrade_an_export(
 
 
 def test_a_chunk_waits_while_the_storage_cannot_be_checked_for_an_older_file(
-    older: Job, dataset: Dataset, alice: User, settings: Any
+    older: Job, dataset: Dataset, alice: User, proxy: faulty_s3.Proxy
 ) -> None:
     """A18, A40."""
     job = make_job(dataset, alice, 1, reuse="never")
     run(3)
     Chunk.objects.filter(status="retrying").update(available_at=Now())
-    own = settings.SLUICE.s3_endpoint_url
-    with faulty_s3.running(str(own)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        proxy.inject("HEAD", "", faulty_s3.answer_500, times=1000)
-        execution.drain()
+    proxy.inject("HEAD", "", faulty_s3.answer_500, times=1000)
+    execution.drain()
     chunk = job.chunks.get()
     assert (chunk.status, chunk.attempts, chunk.error_code) == ("retrying", 3, "EXPORT_UPLOAD_FAILED")
 
-    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": own})
+    proxy.faults.clear()
     run(1)
     job.refresh_from_db()
     assert (job.status, job.degraded) == ("success", 1)
 
 
 def test_a_chunk_fails_with_its_source_error_after_a_long_storage_outage(
-    older: Job, dataset: Dataset, alice: User, settings: Any
+    older: Job, dataset: Dataset, alice: User, settings: Any, proxy: faulty_s3.Proxy
 ) -> None:
     """A40."""
     job = make_job(dataset, alice, 1, reuse="never")
     run(3)
     Chunk.objects.filter(status="retrying").update(available_at=Now())
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(
-            update={"s3_endpoint_url": AnyHttpUrl(proxy.url), "export_storage_patience_seconds": 0}
-        )
-        proxy.inject("HEAD", "", faulty_s3.answer_500, times=1000)
-        execution.drain()
+    change_settings(settings, export_storage_patience_seconds=0)
+    proxy.inject("HEAD", "", faulty_s3.answer_500, times=1000)
+    execution.drain()
 
     chunk = job.chunks.get()
     assert (chunk.status, chunk.attempts, chunk.error_code) == ("failed", 4, "EXPORT_SOURCE_ERROR")

@@ -20,7 +20,7 @@ from etl.models import Deletion, ModelUsage, Task
 from etl.pipeline import actions, artifacts, deletion, page_images
 from tests import scripted_stages
 from tests.broker import valkey
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.stage_runs import ConfigureStages, row_of, run, run_beside, seen
 from tests.integration.test_etl_api import path
@@ -42,10 +42,6 @@ def completed(user: User, **changes: Any) -> Task:
     storage.put(page_images.key_of(task, 1, 320), b"", content_type=page_images.MEDIA_TYPE)
     assert len(objects(task)) >= 4
     return row_of(task)
-
-
-def fail_storage(settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl("http://127.0.0.1:9")})
 
 
 # ---- On request -----------------------------------------------------------------------------------------------------
@@ -120,7 +116,7 @@ def test_it_deletes_objects_later_if_the_storage_is_unavailable(
 ) -> None:
     task = completed(alice)
     before, working = objects(task), settings.SLUICE
-    fail_storage(settings)
+    change_settings(settings, s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:9"))
     deletion.delete(task, user=alice, message="")
     settings.SLUICE = working
     assert not Task.objects.filter(pk=task.pk).exists()

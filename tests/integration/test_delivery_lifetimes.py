@@ -11,6 +11,7 @@ from rest_framework.test import APIClient
 
 from exports.maintenance import periodic, storage_cleanup
 from exports.models import Dataset, Job, Link, Receipt
+from tests.conftest import change_settings
 from tests.integration.factories import make_job
 from tests.integration.test_completion import fetched, finish
 from tests.integration.test_execution import CONTENT, empty_bucket  # noqa: F401 - a fixture
@@ -112,7 +113,7 @@ def test_the_operator_can_limit_lifetimes(dataset: Dataset, api: APIClient, sett
     """A29: the limit also applies to the replay of an older export."""
     job = finish(submit(api, dataset, deliveryTtlSeconds=86_400)).job
     bounds = {"export_delivery_ttl_seconds": 1200, "export_delivery_ttl_max_seconds": 3600}
-    settings.SLUICE = settings.SLUICE.model_copy(update=bounds)
+    change_settings(settings, **bounds)
     assert submit(api, dataset).ttl == 1200
     body = {**BODY, "dataset": dataset.name, "deliveryTtlSeconds": 3601}
     assert "3,600" in api.post("/exports", body, format="json").json()["errors"][0]["detail"]

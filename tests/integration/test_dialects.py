@@ -6,7 +6,6 @@ and `warning`, the code of a warning.
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ import pytest
 from etl.core.errors import EtlError
 from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
-from tests.integration import openai_server
-from tests.integration.llm_factories import INVOICE_TEXT, codes, configure, context_of, forget, ocr_of, rule_of
+from tests.integration.llm_factories import INVOICE_TEXT, codes, context_of, ocr_of, rule_of
 from tests.integration.openai_server import ModelServer, Reply, data_reply
 
 FOLDER = Path(__file__).parents[1] / "dialects"
@@ -25,14 +23,6 @@ EXCHANGES = {f"{server['server']}: {each['name']}": each for server in SERVERS f
 TOO_LONG = {name: each for name, each in EXCHANGES.items() if each["outcome"] == "document_too_long"}
 GOOD = {"number": "INV-2024-17", "total": 1234.5}
 LONG = f"{INVOICE_TEXT}\n\n" + "The quick brown fox jumps over the lazy dog near the river bank. " * 350
-
-
-@pytest.fixture
-def models(settings: Any) -> Iterator[ModelServer]:
-    with openai_server.running() as server:
-        configure(settings, server)
-        yield server
-        forget(server)
 
 
 def reply(exchange: dict[str, Any]) -> Reply:

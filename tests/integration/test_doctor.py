@@ -2,9 +2,10 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from io import StringIO
 from ipaddress import ip_network
 from pathlib import Path
@@ -30,16 +31,14 @@ from etl.postprocessors import server_features
 from etl.postprocessors.server_features import JsonMode, ServerFeatures
 from etl.providers.local import sandbox, system_calls
 from exports.models import Dataset, Slot, Tick
+from tests.conftest import change_settings
 from tests.integration import faulty_s3
 from tests.integration.faulty_s3 import Handler
 
 
 @pytest.fixture
 def change(settings: LazySettings) -> Callable[..., None]:
-    def change(**values: Any) -> None:
-        settings.SLUICE = settings.SLUICE.model_copy(update=values)
-
-    return change
+    return partial(change_settings, settings)
 
 
 def examine(subject: Subject[Any], check: str) -> tuple[str, str]:
@@ -270,9 +269,8 @@ def test_it_finds_functions_that_return_no_table(dataset: Dataset, source_db: ps
 def test_it_quotes_names_of_functions(dataset: Dataset, source_db: psycopg.Connection) -> None:
     source_db.execute('ALTER FUNCTION data.rows_for RENAME TO "Rows; for"')
     Dataset.objects.of_functions().update(function="data.Rows; for")
-    assert (
-        "of 1 datasets" not in examine(source.SUBJECT, "datasets")[1]
-    )  # only a warning, because the role owns the function
+    # It is only a warning, because the role owns the function.
+    assert "of 1 datasets" not in examine(source.SUBJECT, "datasets")[1]
     assert "does not exist" not in examine(source.SUBJECT, "datasets")[1]
 
 
@@ -393,13 +391,6 @@ def test_it_finds_a_missing_bucket(change: Callable[..., None]) -> None:
     level, text = examine(storage.SUBJECT, "reading")
     assert level == "failure"
     assert "docs/runbook.md#object-storage-is-unreachable" in text
-
-
-@pytest.fixture
-def proxy(settings: LazySettings, change: Callable[..., None]) -> Iterator[faulty_s3.Proxy]:
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        change(s3_endpoint_url=AnyHttpUrl(proxy.url))
-        yield proxy
 
 
 def ignore_conditions(handler: Handler, body: bytes) -> None:

@@ -35,27 +35,18 @@ from etl.pipeline import actions, batch_actions, batch_ends, completion, deletio
 from etl.runstate import RunState
 from rules.models import Rule
 from tests.broker import queued, valkey
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration.etl_factories import make_rule
 from tests.integration.etl_progress import begin, complete, end_completed, fail, read
 from tests.integration.locks import waits_for_a_lock
 from tests.integration.stage_runs import ConfigureStages, row_of
+from tests.integration.test_etl_submission import documents
 from tests.integration.test_leases import in_threads
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("default_rule")
+
 BATCHES = "/api/v1/etl/batches"
-
-
-@pytest.fixture(autouse=True)
-def plain(transactional_db: None) -> Rule:
-    """The default rule, and an empty Redis and bucket."""
-    valkey().flushdb()
-    storage.delete_many(item.key for item in storage.list_objects("etl/"))
-    return Rule.objects.get(slug="default")
-
-
-def change(settings: LazySettings, **values: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update=values)
 
 
 def texts(*names: str) -> list[SimpleUploadedFile]:
@@ -73,10 +64,6 @@ def zipped(entries: dict[str, bytes], **options: Any) -> SimpleUploadedFile:
         for name, data in entries.items():
             archived.writestr(name, data)
     return SimpleUploadedFile("all.zip", content.getvalue())
-
-
-def documents() -> list[str]:
-    return [item.key for item in storage.list_objects("etl/documents/")]
 
 
 def batch_of(api: APIClient, batch: DocumentBatch | int) -> Any:
@@ -112,7 +99,7 @@ def fail_after_ocr(task: Task) -> None:
 
 
 # ---- Submission -----------------------------------------------------------------------------------------------------
-def test_files_become_tasks_of_a_batch(api: APIClient, alice: User, plain: Rule) -> None:
+def test_files_become_tasks_of_a_batch(api: APIClient, alice: User, default_rule: Rule) -> None:
     """B36."""
     response = send(api, *texts("a.txt", "b.txt"), name="March")
 
@@ -121,7 +108,7 @@ def test_files_become_tasks_of_a_batch(api: APIClient, alice: User, plain: Rule)
     assert response.status_code == 202
     assert response.json() == {"batch_id": batch.pk, "status_url": path, "total": 2, "refused": []}
     assert (response["Location"], response["Retry-After"]) == (path, "2")
-    assert (batch.user, batch.name, batch.rule, batch.status) == (alice, "March", plain, "running")
+    assert (batch.user, batch.name, batch.rule, batch.status) == (alice, "March", default_rule, "running")
     tasks = list(Task.objects.order_by("pk"))
     assert [(task.batch, task.filename, task.status) for task in tasks] == [
         (batch, "a.txt", "pending"), (batch, "b.txt", "pending"),
@@ -135,14 +122,14 @@ def test_files_become_tasks_of_a_batch(api: APIClient, alice: User, plain: Rule)
     assert queued("etl-ocr") == 2
     assert batch_of(api, batch) | {"created_at": "", "updated_at": ""} == {
         "batch_id": batch.pk, "name": "March", "status": "running", "total": 2, "completed": 0, "failed": 0,
-        "cancelled": 0, "deleted": 0, "refused": [], "rule_id": plain.pk, "rule_version": 1, "created_at": "",
+        "cancelled": 0, "deleted": 0, "refused": [], "rule_id": default_rule.pk, "rule_version": 1, "created_at": "",
         "updated_at": "",
     }  # fmt: skip
 
 
 def test_refused_files_are_listed_and_the_others_are_processed(api: APIClient, settings: LazySettings) -> None:
     """B36."""
-    change(settings, etl_max_file_bytes=1_000)
+    change_settings(settings, etl_max_file_bytes=1_000)
     refused = [
         SimpleUploadedFile("empty.txt", b""),
         SimpleUploadedFile("large.txt", b"x" * 1_001),
@@ -190,7 +177,7 @@ def test_uploads_are_submitted_by_their_keys(api: APIClient, alice: User, bob: U
 
 
 def test_files_that_other_systems_stored_are_submitted_by_their_prefix(
-    api: APIClient, alice: User, bob: User, plain: Rule, settings: LazySettings
+    api: APIClient, alice: User, bob: User, default_rule: Rule, settings: LazySettings
 ) -> None:
     """B36: only files in the user's inbox. They are not deleted, and each one can be refused, like other files."""
     inbox = api.get("/api/v1/etl/limits").json()["inbox"]
@@ -202,7 +189,7 @@ def test_files_that_other_systems_stored_are_submitted_by_their_prefix(
     keys = [inbox + path for path in stored] + [f"etl/inbox/{bob.pk}/march/3.txt"]
     for key, content in zip(keys, [*stored.values(), b"Three."], strict=True):
         storage.put(key, content, content_type="application/octet-stream")
-    body, headers = {"prefix": "march/", "rule_id": plain.pk, "name": "March"}, {"Idempotency-Key": "1"}
+    body, headers = {"prefix": "march/", "rule_id": default_rule.pk, "name": "March"}, {"Idempotency-Key": "1"}
     response = api.post(BATCHES, body, headers=headers)
 
     assert response.status_code == 202, response.content
@@ -215,7 +202,7 @@ def test_files_that_other_systems_stored_are_submitted_by_their_prefix(
         storage.delete(key)
     assert api.post(BATCHES, body, headers=headers)["Idempotency-Replayed"] == "true"
     assert api.post(BATCHES, {**body, "prefix": "x"}, headers=headers).json()["code"] == "idempotency_key_reused"
-    change(settings, etl_max_batch=2)
+    change_settings(settings, etl_max_batch=2)
     storage.put(f"{inbox}y.txt", b"Y", content_type="text/plain")
     storage.put(f"{inbox}z.txt", b"Z", content_type="text/plain")
     (error,) = api.post(BATCHES, {"prefix": ""}).json()["errors"]
@@ -226,7 +213,7 @@ def test_files_of_an_inbox_are_not_read_without_any_quota(api: APIClient, alice:
     """B36: without the quota, their first bytes would be read, and their type would be refused."""
     storage.put(f"etl/inbox/{alice.pk}/no.rtf", b"{\\rtf1 A.}", content_type="application/rtf")
     assert api.post(BATCHES, {"prefix": ""}).json()["errors"][0]["code"] == "unsupported_format"
-    change(settings, etl_daily_documents=0)
+    change_settings(settings, etl_daily_documents=0)
     assert api.post(BATCHES, {"prefix": ""}).json()["code"] == "quota_exceeded"
 
 
@@ -255,7 +242,7 @@ def test_bad_input_is_reported_at_its_pointer(
     api: APIClient, settings: LazySettings, body: Any, pointer: str, code: str
 ) -> None:
     """B36."""
-    change(settings, etl_max_batch=3)
+    change_settings(settings, etl_max_batch=3)
     response = api.post(BATCHES, body)
     assert response.status_code == 400
     assert (pointer, code) in [(error["pointer"], error["code"]) for error in response.json()["errors"]]
@@ -272,7 +259,7 @@ def test_a_form_requires_files_and_refuses_repeated_fields(api: APIClient) -> No
 
 def test_too_many_files_are_refused_with_their_number_and_the_limit(api: APIClient, settings: LazySettings) -> None:
     """B36."""
-    change(settings, etl_max_batch=2)
+    change_settings(settings, etl_max_batch=2)
     (error,) = send(api, *texts("a.txt", "b.txt", "c.txt")).json()["errors"]
     assert (error["pointer"], error["code"]) == ("/file", "too_many_documents")
     assert error["detail"] == "A batch can have 2 documents; this one has 3."
@@ -328,7 +315,7 @@ def test_an_archive_becomes_a_batch(api: APIClient) -> None:
 
 def test_unsafe_entries_of_an_archive_are_refused(api: APIClient, settings: LazySettings) -> None:
     """B36."""
-    change(settings, etl_max_file_bytes=4 * 1024**2)
+    change_settings(settings, etl_max_file_bytes=4 * 1024**2)
     names = ["../a.txt", "/etc/passwd", "C:\\a.txt", "x/../../a.txt", "in\\a.txt"]
     inner = zipped({"a.txt": b"x"}).read()
     body = send(
@@ -388,7 +375,7 @@ def test_a_damaged_or_large_archive_is_refused(api: APIClient, settings: LazySet
         (zipped({f"{n}.txt": b"x" for n in range(4)}).read(), "too_many_documents"),
         (zipped({f"__MACOSX/{n:0500}": b"" for n in range(200)}).read(), "too_many_entries"),
     ):
-        change(settings, etl_max_batch=3, etl_max_batch_bytes=1_000)
+        change_settings(settings, etl_max_batch=3, etl_max_batch_bytes=1_000)
         response = send(api, SimpleUploadedFile("all.zip", content))
         assert response.status_code == 400
         assert [(error["pointer"], error["code"]) for error in response.json()["errors"]] == [("/file", code)]
@@ -415,7 +402,7 @@ def test_a_batch_over_a_limit_is_refused_as_a_whole(
     api: APIClient, settings: LazySettings, limit: Any, refusal: tuple[int, str], detail: str
 ) -> None:
     """B36: the error has the numbers, and nothing is charged."""
-    change(settings, **limit)
+    change_settings(settings, **limit)
     response = send(api, *texts("a.txt", "b.txt", "c.txt"))
     assert (response.status_code, response.json()["code"]) == refusal
     assert detail in response.json()["detail"]
@@ -427,7 +414,7 @@ def test_a_batch_over_a_limit_is_refused_as_a_whole(
 
 def test_concurrent_batches_cannot_overspend(alice: User, settings: LazySettings) -> None:
     """B36: the stored files of refused batches are deleted."""
-    change(settings, etl_daily_documents=7)
+    change_settings(settings, etl_daily_documents=7)
     clients = [client_of(alice) for _ in range(4)]
     answers = in_threads(4, lambda n: send(clients[n], *texts("a.txt", "b.txt", "c.txt")).status_code)
     assert sorted(answers) == [202, 202, 429, 429]
@@ -647,7 +634,7 @@ def test_a_retry_over_the_quota_changes_nothing(api: APIClient, settings: LazySe
     batch, tasks = make_batch(api, 3)
     for task in tasks:
         fail(task)
-    change(settings, etl_daily_documents=5)
+    change_settings(settings, etl_daily_documents=5)
     response = api.post(f"{BATCHES}/{batch.pk}/retry", {})
     assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
     assert "needs 3 documents, and 2 of today's 5" in response.json()["detail"]
@@ -662,8 +649,7 @@ def test_a_retry_requires_a_failed_document(api: APIClient) -> None:
     assert batch_of(api, batch)["status"] == "running"
 
 
-# ---- Cancellation
-# -----------------------------------------------------------------------------------------------------
+# ---- Cancellation ----------------------------------------------------------------------------------------------------
 def test_a_batch_is_cancelled(api: APIClient) -> None:
     """B36: completed documents do not change, and workers do not process the others."""
     batch, tasks = make_batch(api, 3)

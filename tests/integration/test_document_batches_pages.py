@@ -10,24 +10,20 @@ from django.test import Client
 
 from etl.core.states import Stage
 from etl.models import DocumentBatch, Task
-from tests.broker import valkey
+from tests.conftest import browser_of, change_settings
 from tests.integration.etl_factories import make_batch, make_rule
 from tests.integration.etl_progress import begin, complete, fail
 from tests.integration.test_document_batches import body, fail_after_ocr, texts, zipped
-from tests.integration.test_documents_pages import signed_in
-from tests.integration.test_etl_submission import RTF, change
+from tests.integration.test_etl_submission import RTF
+
+pytestmark = pytest.mark.usefixtures("transactional_db", "empty_redis")
 
 LIST = "/app/documents/batches"
 
 
-@pytest.fixture(autouse=True)
-def _empty(transactional_db: None) -> None:
-    valkey().flushdb()
-
-
 @pytest.fixture
 def client(alice: User) -> Client:
-    return signed_in(alice)
+    return browser_of(alice)
 
 
 def page(client: Client, path: str, **options: Any) -> str:
@@ -70,7 +66,7 @@ def test_refused_files_of_an_archive_are_listed_by_name(client: Client) -> None:
 def test_a_refused_form_shows_its_errors(
     client: Client, settings: LazySettings, form: Any, status: int, text: str
 ) -> None:
-    change(settings, etl_max_open_per_user=2)
+    change_settings(settings, etl_max_open_per_user=2)
     for file in form.get("file", []) if isinstance(form.get("file"), list) else [form.get("file")]:
         if file:
             file.seek(0)
@@ -137,7 +133,7 @@ def test_results_can_be_downloaded(client: Client, alice: User) -> None:
 def test_pages_of_other_users_batches_are_not_found(alice: User, bob: User) -> None:
     """B36."""
     batch, _ = make_batch(alice)
-    other = signed_in(bob)
+    other = browser_of(bob)
     assert "Batch" in page(other, LIST)
     assert f'batches/{batch.pk}"' not in page(other, LIST)
     for response in (

@@ -8,7 +8,6 @@ import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.db import connection
-from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -20,14 +19,14 @@ from etl.models import Allowance, Task, Upload, Usage
 from etl.pipeline import actions, execution, queue_limit, quotas, turns
 from rules.models import Rule, RuleUsage
 from tests import scripted_stages
-from tests.conftest import client_of
+from tests.conftest import browser_of, change_settings, client_of
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.stage_runs import ConfigureStages, row_of, run, seen
-from tests.integration.test_etl_submission import TEXT, change, documents, plain, send  # noqa: F401 - plain is a fixture
+from tests.integration.test_etl_submission import TEXT, documents, send
 from tests.integration.test_etl_uploads import UPLOADS, request_upload, submit, uploaded
 from tests.integration.test_leases import in_threads
 
-pytestmark = pytest.mark.usefixtures("configure_stages")
+pytestmark = pytest.mark.usefixtures("default_rule", "configure_stages")
 
 MEBIBYTE = 1024**2
 
@@ -41,17 +40,14 @@ def rule(alice: User) -> Rule:
 def order_of(messages: list[Task], stage: Stage = Stage.OCR) -> list[int]:
     """Deliver these messages to a worker in this order, and return the tasks that it runs."""
     order: list[int] = []
-    known = {task.pk: seen(task).attempts[stage] for task in Task.objects.all()}
+    tasks = list(Task.objects.all())
+    known = {task.pk: seen(task).attempts[stage] for task in tasks}
     for message in messages:
         execution.run_next(stage, task_id=message.pk)
-        now = {pk: seen(row_of_pk(pk)).attempts[stage] for pk in known}
+        now = {task.pk: seen(task).attempts[stage] for task in tasks}
         order += [pk for pk in now if now[pk] > known[pk]]
         known = now
     return order
-
-
-def row_of_pk(pk: int) -> Task:
-    return Task.objects.get(pk=pk)
 
 
 @pytest.mark.slow
@@ -196,10 +192,10 @@ def test_a_user_is_accepted_despite_another_users_backlog(
     bob: User,
     rule: Rule,
     settings: LazySettings,
-    plain: Rule,  # noqa: F811
+    default_rule: Rule,
 ) -> None:
     """B44: a full queue only refuses users who have used their share of it."""
-    change(settings, etl_queue_size=10)
+    change_settings(settings, etl_queue_size=10)
     for _ in range(10):
         make_row(alice, rule=rule)
     assert refusal(send(client_of(alice))) == (503, "queue_full")
@@ -220,11 +216,11 @@ def refusal(response: Any) -> tuple[int, str]:
 
 # ---- Quotas ---------------------------------------------------------------------------------------------------------
 @pytest.fixture
-def quota(settings: LazySettings, plain: Rule) -> Callable[..., None]:  # noqa: F811
+def quota(settings: LazySettings, default_rule: Rule) -> Callable[..., None]:
     """Return a function that sets the limits of all users."""
 
     def set_limits(**limits: int) -> None:
-        change(settings, **limits)
+        change_settings(settings, **limits)
 
     return set_limits
 
@@ -333,14 +329,13 @@ def test_a_user_reads_the_limits_and_their_usage(alice: User, api: APIClient, qu
     assert body["documents_per_day"] == {"limit": 5, "used": 2, "remaining": 3}
     assert body["bytes_per_day"] == {"limit": 10_000, "used": used, "remaining": 10_000 - used}
     assert body["open_tasks"] == {"limit": 3, "used": 2, "remaining": 1}
-    browser = Client()
-    browser.force_login(alice)
+    browser = browser_of(alice)
     assert "Left today: 3 of 5 documents" in browser.get("/app/documents").content.decode()
 
 
 # ---- Uploads --------------------------------------------------------------------------------------------------------
-def offer(api: APIClient, size: int = 50 * MEBIBYTE) -> Any:
-    return api.post(UPLOADS, {"filename": "a.txt", "content_type": "text/plain", "size": size})
+def offer(api: APIClient) -> Any:
+    return api.post(UPLOADS, {"filename": "a.txt", "content_type": "text/plain", "size": 50 * MEBIBYTE})
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Webhooks of documents and batches. The transaction of each end adds one event, and events are sent in order. B35."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 from standardwebhooks import Webhook as Verifier
 
-from config.env import Environment
 from config.platform.webhooks import outbox, sender
 from config.platform.webhooks.models import EventType
 from etl import runstate
@@ -23,33 +21,17 @@ from etl.models import Task
 from etl.pipeline import actions, completion, deletion
 from exports.models import Delivery
 from exports.tasks import deliver
-from tests.broker import lose_messages, queued
+from tests.broker import queued
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import RESULT, begin, complete, fail, read
-from tests.integration.receiver import Receiver, answer, receiver
+from tests.integration.receiver import Receiver, answer
 from tests.integration.test_leases import in_threads
 from tests.integration.test_submission import pointers
 
+pytestmark = pytest.mark.usefixtures("empty_redis")
+
 EVENTS = ["document.completed", "document.failed", "batch.completed"]
 PATH = "/webhooks"
-
-
-@pytest.fixture(autouse=True)
-def _empty_queues() -> None:
-    lose_messages()
-
-
-@pytest.fixture
-def endpoint(settings: Any) -> Iterator[Receiver]:
-    """A receiver on a private network that the operator has allowed."""
-    fields = Environment.model_validate(
-        {**settings.SLUICE.model_dump(), "export_webhook_allow_cidrs": ("127.0.0.0/8",)}
-    )
-    settings.SLUICE = settings.SLUICE.model_copy(
-        update={"export_webhook_allow_cidrs": fields.export_webhook_allow_cidrs}
-    )
-    with receiver() as running:
-        yield running
 
 
 def subscribe(api: APIClient, url: str, *events: str) -> Any:

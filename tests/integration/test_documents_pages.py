@@ -34,9 +34,10 @@ from etl.providers.local.provider import OFFICE_WARNINGS
 from rules.models import Rule
 from tests.broker import valkey
 from tests.browser import scenes_documents as scenes
+from tests.conftest import browser_of, change_settings
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_progress import begin, complete, fail
-from tests.integration.test_etl_submission import change
+from tests.integration.test_rules_pages import queries
 
 LIST = "/app/documents"
 SUBMIT = f"{LIST}/submit"
@@ -52,13 +53,7 @@ def _empty(transactional_db: None) -> None:
 
 @pytest.fixture
 def client(alice: User) -> Client:
-    return signed_in(alice)
-
-
-def signed_in(user: User, **options: Any) -> Client:
-    client = Client(**options)
-    client.force_login(user)
-    return client
+    return browser_of(alice)
 
 
 def path(task: Task, *rest: str) -> str:
@@ -89,7 +84,7 @@ ACTIONS = ("cancel", "retry")
 
 
 def test_documents_of_other_users_return_404(alice: User, bob: User) -> None:
-    task, other = invoice(alice), signed_in(bob)
+    task, other = invoice(alice), browser_of(bob)
     for part in PARTS:
         url = path(task, part).rstrip("/")
         assert other.get(url).status_code == 404, url
@@ -100,11 +95,10 @@ def test_documents_of_other_users_return_404(alice: User, bob: User) -> None:
     assert Task.objects.get().status == "completed"
 
 
-def test_staff_see_every_document_and_its_owner(alice: User) -> None:
+def test_staff_see_every_document_and_its_owner(alice: User, pages: Client) -> None:
     task = invoice(alice)
-    staff = signed_in(User.objects.create_user("sam", is_staff=True, is_superuser=True))
-    assert "requested by alice" in text(staff.get(path(task)))
-    assert "invoice-0417.pdf" not in text(staff.get(LIST))  # the list only has the user's own documents
+    assert "requested by alice" in text(pages.get(path(task)))
+    assert "invoice-0417.pdf" not in text(pages.get(LIST))  # the list only has the user's own documents
 
 
 def test_visitors_without_a_session_are_redirected_to_sign_in(alice: User) -> None:
@@ -117,7 +111,7 @@ def test_visitors_without_a_session_are_redirected_to_sign_in(alice: User) -> No
 
 def test_changes_require_a_post_with_a_csrf_token(alice: User) -> None:
     task = make_task(alice)
-    client = signed_in(alice, enforce_csrf_checks=True)
+    client = browser_of(alice, enforce_csrf_checks=True)
     for url in (SUBMIT, f"{LIST}/several", path(task, "cancel"), path(task, "retry")):
         assert client.get(url).status_code == 405, url
         assert client.post(url, {"file": file(), "task": task.pk, "do": "cancel"}).status_code == 403, url
@@ -129,13 +123,13 @@ def test_changes_require_a_post_with_a_csrf_token(alice: User) -> None:
 
 
 def test_page_requests_count_toward_the_api_rate_limits(settings: LazySettings, alice: User) -> None:
-    task, client = make_task(alice), signed_in(alice)
-    change(settings, etl_rate="1/min", etl_poll_rate="2/min")
+    task, client = make_task(alice), browser_of(alice)
+    change_settings(settings, etl_rate="1/min", etl_poll_rate="2/min")
     assert "Document cancelled" in followed(client, path(task, "cancel"))  # which redirects to a GET
     assert client.get(LIST).status_code == 200
     assert client.get(LIST).status_code == 429
     assert client.get(path(task, "json")).status_code == 429
-    change(settings, etl_rate="1/min", etl_poll_rate="100/min")
+    change_settings(settings, etl_rate="1/min", etl_poll_rate="100/min")
     assert "Too many requests" in followed(client, path(task, "retry"), from_stage="ocr")
     refused = client.post(SUBMIT, {"file": file()})
     assert (refused.status_code, "Too many requests" in refused.content.decode()) == (429, True)
@@ -148,16 +142,10 @@ def test_a_page_shows_when_its_document_is_deleted(client: Client, alice: User, 
     task = make_task(alice, created_at=datetime(2026, 3, 1, 9, 15, tzinfo=UTC))
     complete(task)
     assert "kept until" not in text(client.get(path(task)))
-    change(settings, etl_retention_days=30)
+    change_settings(settings, etl_retention_days=30)
     assert "kept until 2026-03-31 09:15 UTC" in text(client.get(path(task)))
     Task.objects.filter(pk=task.pk).update(expires_at=datetime(2027, 1, 31, 12, tzinfo=UTC))
     assert "kept until 2027-01-31 12:00 UTC" in text(client.get(path(task)))
-
-
-def queries(client: Client, url: str) -> int:
-    with CaptureQueriesContext(connection) as captured:
-        text(client.get(url))
-    return len(captured)
 
 
 def test_the_number_of_queries_does_not_grow_with_the_list(client: Client, alice: User) -> None:
@@ -228,14 +216,14 @@ def test_refusals_are_shown_in_the_form(client: Client, fields: dict[str, Any], 
 
 
 def test_a_too_large_file_is_refused_during_the_upload(client: Client, settings: LazySettings) -> None:
-    change(settings, etl_max_file_bytes=5)
+    change_settings(settings, etl_max_file_bytes=5)
     assert "The file exceeds 5 bytes." in followed(client, SUBMIT, file=file(b"123456"))
     assert not Task.objects.exists()
 
 
 def test_a_full_queue_is_shown_in_the_form(client: Client, alice: User, settings: LazySettings) -> None:
     make_task(alice)
-    change(settings, etl_queue_size=1)
+    change_settings(settings, etl_queue_size=1)
     response = client.post(SUBMIT, {"file": file()})
     assert (response.status_code, b"The document queue is full" in response.content) == (503, True)
 
@@ -339,12 +327,11 @@ def test_the_original_is_downloaded_by_a_short_lived_url(client: Client, alice: 
     assert renamed.status_code == 403  # the signature covers the response headers
 
 
-def test_only_staff_download_documents_of_other_users(alice: User, bob: User) -> None:
+def test_only_staff_download_documents_of_other_users(alice: User, bob: User, pages: Client) -> None:
     task = make_row(alice, "Alice's.")
-    staff = signed_in(User.objects.create_user("sam", is_staff=True, is_superuser=True))
-    assert get(staff.get(path(task, "original"))["Location"]).content == b"Alice's."
-    assert signed_in(bob).get(path(task, "original")).status_code == 404
-    assert signed_in(alice).post(path(task, "original")).status_code == 405
+    assert get(pages.get(path(task, "original"))["Location"]).content == b"Alice's."
+    assert browser_of(bob).get(path(task, "original")).status_code == 404
+    assert browser_of(alice).post(path(task, "original")).status_code == 405
 
 
 @pytest.mark.parametrize(
@@ -456,7 +443,7 @@ def test_unusable_rules_are_marked_in_every_menu(client: Client, alice: User, se
     assert f"The rule Invoices {NEEDS[1:-1]}." in pages[2]
     assert f"The rule Plain {NEEDS[1:-1]}" not in pages[1]
     assert not any(f"Plain {NEEDS}" in page for page in pages)
-    change(settings, etl_llm_base_url="http://127.0.0.1:9/v1", etl_llm_model="any")
+    change_settings(settings, etl_llm_base_url="http://127.0.0.1:9/v1", etl_llm_model="any")
     assert not any("none is configured" in text(client.get(url)) for url in (LIST, path(task), path(asking)))
 
 
@@ -468,7 +455,7 @@ def test_the_result_page_suggests_a_rule_with_fields_if_one_is_usable(
     page = text(client.get(path(task)))
     assert "extract again with a rule that extracts fields" not in page
     assert "Rules that extract fields need a language model, and none is configured." in page
-    change(settings, etl_llm_base_url="http://127.0.0.1:9/v1", etl_llm_model="any")
+    change_settings(settings, etl_llm_base_url="http://127.0.0.1:9/v1", etl_llm_model="any")
     assert "extract again with a rule that extracts fields" in text(client.get(path(task)))
 
 

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from io import BytesIO
@@ -30,11 +29,12 @@ from exports.worker import execution as exports_worker
 from rules.loading import system_rules
 from rules.models import Rule
 from tests import samples
-from tests.integration import openai_server
+from tests.conftest import browser_of
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.llm_factories import configure, forget
+from tests.integration.llm_factories import running_models
 from tests.integration.openai_server import data_reply
 from tests.integration.stage_runs import ConfigureStages, row_of, run, seen
+from tests.samples import Maker
 from tests.samples.make import INVOICE, printed
 
 XML = samples.sample("einvoice.xml").read_bytes()
@@ -45,7 +45,6 @@ ENTITIES = b'<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;&a;">]>' + XML.
 OUTSIDE = b'<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]>' + XML.partition(b"?>")[2].replace(
     b"30 days", b"&a;"
 )
-Maker = Callable[[bytes, DocumentFormat], Document]
 
 
 def pdf_of(**attached: bytes) -> bytes:
@@ -55,23 +54,6 @@ def pdf_of(**attached: bytes) -> bytes:
 
 def utf_16(xml: bytes) -> bytes:
     return xml.decode().replace("UTF-8", "UTF-16", 1).encode("utf-16")
-
-
-@pytest.fixture(scope="module")
-def provider() -> Iterator[LocalProvider]:
-    local = LocalProvider()
-    yield local
-    local.close()
-
-
-@pytest.fixture
-def make_document(tmp_path: Path) -> Maker:
-    def make(content: bytes, kind: DocumentFormat) -> Document:
-        path = tmp_path / f"17.{kind}"
-        path.write_bytes(content)
-        return samples.document(path, kind)
-
-    return make
 
 
 def find_einvoice(provider: LocalProvider, document: Document) -> tuple[EInvoice | None, list[tuple[str, str]]]:
@@ -103,10 +85,8 @@ def test_a_pdf_and_its_xml_give_the_same_invoice_with_the_digits_of_the_xml(
         "postcode": "EX1 2AB",
         "country": "IE",
     }
-    assert data["payment"] == {
-        "due_date": "2024-03-30",
-        "terms": "30 days net",
-    }  # fields that the XML does not have are left out
+    # Fields that the XML does not have are left out.
+    assert data["payment"] == {"due_date": "2024-03-30", "terms": "30 days net"}
 
 
 @pytest.mark.parametrize(
@@ -331,12 +311,10 @@ def test_without_an_invoice_the_model_fills_the_same_schema(
         "totals": {"gross": 2363.58, "prepaid": None},
         "notes": [],
     }
-    with openai_server.running() as models:
-        configure(settings, models)
+    with running_models(settings) as models:
         models.set_default(data_reply(answer))
         task = task_of(alice, printed(INVOICE), "pdf", rule)
         assert run(task) == [True, True]
-        forget(models)
     state = seen(task)
     assert state.metadata["postprocess"]["source"] == "model"
     assert state.result is not None
@@ -384,12 +362,10 @@ def test_a_folder_of_mixed_invoices_becomes_one_parquet_file_with_one_schema(
     files = {"a.pdf": PDF, "b.xml": UBL, "c.pdf": printed(INVOICE)}
     body = {"file": [named(name, content) for name, content in files.items()], "rule_id": rule.pk}
     batch = api.post("/api/v1/etl/batches", body, format="multipart").json()
-    with openai_server.running() as models:
-        configure(settings, models)
+    with running_models(settings) as models:
         models.set_default(data_reply(answer))
         for task in Task.objects.filter(batch_id=batch["batch_id"]):
             assert run(task) == [True, True]
-        forget(models)
 
     def rows(query: str) -> Any:
         response = api.get(f"/api/v1/etl/batches/{batch['batch_id']}/results?format=parquet{query}")
@@ -429,8 +405,7 @@ def test_the_page_shows_the_invoice_and_its_source(alice: User, local: Configure
     """B41"""
     task = task_of(alice, PDF, "pdf", rule)
     run(task)
-    client = Client()
-    client.force_login(alice)
+    client = browser_of(alice)
     page = client.get(f"/app/documents/{task.pk}").content.decode()
     assert "From the e-invoice" in page
     assert "By the model" not in page

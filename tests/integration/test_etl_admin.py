@@ -18,17 +18,15 @@ from etl.core.states import Stage
 from etl.models import Task
 from etl.pipeline import completion, review
 from tests.broker import queued, valkey
+from tests.conftest import browser_of
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_progress import begin, complete, fail
 from tests.integration.reviewed import make_invoice
 from tests.integration.staff import confirm, form_in, messages_of, select
 
+pytestmark = pytest.mark.usefixtures("transactional_db", "empty_redis")
+
 LIST = "/admin/etl/task/"
-
-
-@pytest.fixture(autouse=True)
-def _empty(transactional_db: None) -> None:
-    valkey().flushdb()
 
 
 @pytest.fixture
@@ -36,9 +34,7 @@ def pages() -> Client:
     """A browser of a user who can view tasks, but not change them."""
     staff = User.objects.create_user("sam", is_staff=True)
     staff.user_permissions.add(Permission.objects.get(codename="view_task"))
-    client = Client()
-    client.force_login(staff)
-    return client
+    return browser_of(staff)
 
 
 def text(pages: Client, url: str) -> str:
@@ -268,6 +264,5 @@ def test_the_number_of_queries_does_not_grow_with_the_rows(pages: Client, alice:
 
 
 def test_other_users_see_nothing(alice: User) -> None:
-    client = Client()
-    client.force_login(alice)
+    client = browser_of(alice)
     assert client.get(LIST).status_code == 302

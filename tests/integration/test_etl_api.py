@@ -12,7 +12,6 @@ import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.db import connection, connections
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from knox.models import AuthToken
@@ -26,10 +25,9 @@ from etl.api import lookup
 from etl.core.states import Stage, Status
 from etl.models import Task
 from tests.broker import valkey
-from tests.conftest import client_of
+from tests.conftest import browser_of, change_settings, client_of
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_progress import MARKDOWN, RESULT, begin, complete, end_completed, fail, read
-from tests.integration.test_etl_submission import change, silent_server  # noqa: F401
 from tests.waiting import expect_within, wait_until
 
 TASKS = "/api/v1/etl/tasks"
@@ -160,13 +158,12 @@ def test_tasks_of_other_users_look_like_unknown_tasks(api: APIClient, alice: Use
         assert api.get(f"{TASKS}/{odd}").status_code == 404, odd
 
 
-def test_staff_see_all_tasks(alice: User) -> None:
-    staff = client_of(User.objects.create_user("sam", is_staff=True, is_superuser=True))
-    task = make_task(alice)
-    assert get(staff, task)["task_id"] == task.pk
+def test_staff_see_all_tasks(alice: User, staff: User) -> None:
+    client, task = client_of(staff), make_task(alice)
+    assert get(client, task)["task_id"] == task.pk
     forget(task)
-    assert get(staff, task)["task_id"] == task.pk
-    assert ids(staff.get(TASKS)) == []  # the list has only the user's own tasks
+    assert get(client, task)["task_id"] == task.pk
+    assert ids(client.get(TASKS)) == []  # the list has only the user's own tasks
 
 
 def test_a_result_too_large_for_redis_is_read_from_the_row(api: APIClient, alice: User) -> None:
@@ -208,6 +205,14 @@ def test_unsupported_methods_are_refused(api: APIClient, alice: User) -> None:
 # ---- Long polling ---------------------------------------------------------------------------------------------------
 
 
+def long_poll(api: APIClient, task: Task) -> Any:
+    """Poll in another thread."""
+    try:
+        return api.get(f"{path(task)}?wait=60")
+    finally:
+        connections.close_all()
+
+
 def delete_token(alice: User) -> None:
     AuthToken.objects.filter(user=alice).delete()
 
@@ -224,14 +229,7 @@ def test_a_long_poll_ends_soon_after_its_access_is_revoked(
     """B5: it must not continue for up to 60 s."""
     task = make_task(alice)
     with ThreadPoolExecutor(1) as pool:
-
-        def long_poll() -> Any:
-            try:
-                return api.get(f"{path(task)}?wait=60")
-            finally:
-                connections.close_all()
-
-        future = pool.submit(long_poll)
+        future = pool.submit(long_poll, api, task)
         wait_until(lambda: lookup.waiting_requests.by_user)
         revoke(alice)
         assert future.result(timeout=20).status_code == 401
@@ -242,14 +240,7 @@ def test_a_long_poll_returns_at_the_first_change(api: APIClient, alice: User) ->
     task = make_task(alice)
     began = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
-
-        def long_poll() -> Any:
-            try:
-                return api.get(f"{path(task)}?wait=60")
-            finally:
-                connections.close_all()
-
-        future = pool.submit(long_poll)
+        future = pool.submit(long_poll, api, task)
         wait_until(lambda: lookup.waiting_requests.by_user)
         state = begin(task)
         # The request is registered before it reads the task, so its first read may already return this change. Make
@@ -443,13 +434,13 @@ def test_without_redis_rows_are_returned_in_bounded_time(
     api: APIClient,
     alice: User,
     settings: LazySettings,
-    silent_server: str,  # noqa: F811
+    silent_redis: str,
 ) -> None:
     """B5, B10: only the first request waits until the timeout."""
     running, ended = make_task(alice), make_task(alice)
     read(running)
     complete(ended)
-    change(settings, etl_redis_url=SecretStr(silent_server))
+    change_settings(settings, etl_redis_url=SecretStr(silent_redis))
 
     def poll() -> None:
         lookup.breaker_of.cache_clear()
@@ -471,9 +462,9 @@ def test_redis_is_used_again_after_an_outage(
     url = settings.SLUICE.etl_redis_url
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    change(settings, etl_redis_url=SecretStr(f"redis://127.0.0.1:{port}/0"))
+    change_settings(settings, etl_redis_url=SecretStr(f"redis://127.0.0.1:{port}/0"))
     assert get(api, task)["status"] == "pending"
-    change(settings, etl_redis_url=url)
+    change_settings(settings, etl_redis_url=url)
     assert get(api, task)["status"] == "mineru_parsing"
 
 
@@ -585,7 +576,7 @@ def test_impossible_retries_are_refused(api: APIClient, alice: User, settings: L
     fail(task)
     response = api.post(path(task, "retry"), {"from_stage": "postprocess"})
     assert (response.status_code, response.json()["code"]) == (409, "artifact_missing")
-    change(settings, etl_queue_size=1)
+    change_settings(settings, etl_queue_size=1)
     make_task(alice)
     response = api.post(path(task, "retry"), {"from_stage": "ocr"})
     assert (response.status_code, response.json()["code"]) == (503, "queue_full")
@@ -615,8 +606,7 @@ def test_invalid_retries_are_refused(api: APIClient, alice: User, body: dict[str
 
 
 def test_a_browser_session_reads_and_writes_with_a_csrf_token(alice: User) -> None:
-    browser = Client(enforce_csrf_checks=True)
-    browser.force_login(alice)
+    browser = browser_of(alice, enforce_csrf_checks=True)
     task = make_task(alice)
     assert browser.get(path(task)).json()["task_id"] == task.pk
     assert browser.post(path(task, "cancel")).json()["code"] == "csrf_failed"
@@ -628,7 +618,7 @@ def test_a_browser_session_reads_and_writes_with_a_csrf_token(alice: User) -> No
 def test_document_etl_has_its_own_rate_limits(api: APIClient, alice: User, settings: LazySettings) -> None:
     """B11."""
     task = make_task(alice)
-    change(settings, etl_rate="1/min", etl_poll_rate="2/min", export_rate="1/min", export_poll_rate="1/min")
+    change_settings(settings, etl_rate="1/min", etl_poll_rate="2/min", export_rate="1/min", export_poll_rate="1/min")
     valkey().delete(*valkey().keys("*rate*") or ["none"])
     assert [api.get(path(task)).status_code for _ in range(3)] == [200, 200, 429]
     limited = [api.post(path(task, "cancel")) for _ in range(2)]

@@ -30,6 +30,7 @@ from tests.broker import queued, valkey
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.locks import waits_for_a_lock
 from tests.integration.stage_runs import ConfigureStages, age, row_of, run, run_beside, run_when_due, seen
+from tests.integration.test_leases import in_threads
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("configure_stages")
@@ -214,12 +215,8 @@ def test_a_retry_can_repeat_only_post_processing(alice: User) -> None:
     assert (row.status, row.phase, row.error, row.result) == ("pending", "postprocess", None, None)
     state = seen(task)
     assert (state.status, state.phase, state.error, state.result) == ("pending", "postprocess", None, None)
-    assert (state.generation, again.generation, state.run, state.ocr_run) == (
-        2,
-        2,
-        2,
-        1,
-    )  # a run's number is its generation
+    # A run's number is its generation.
+    assert (state.generation, again.generation, state.run, state.ocr_run) == (2, 2, 2, 1)
     assert state.metadata["attempts"] == {"ocr": 1, "postprocess": 0}
     assert (queued("etl-ocr"), queued("etl-postprocess")) == (0, 1)
     assert state.job_id
@@ -322,24 +319,19 @@ def test_an_unfinished_task_is_not_retried(alice: User) -> None:
     assert (row_of(task).generation, row_of(task).run) == (1, 1)
 
 
-def test_one_of_two_concurrent_retries_wins(alice: User) -> None:
+def test_one_of_several_concurrent_retries_wins(alice: User) -> None:
     task = make_task(alice)
     run(task)
     row = row_of(task)
-    barrier = threading.Barrier(4)
 
     def retry(_: int) -> bool:
-        barrier.wait()
         try:
             actions.retry(task=row_of(task), from_stage=Stage.OCR)
         except actions.NotEnded:
             return False
-        finally:
-            connection.close()
         return True
 
-    with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(retry, range(4))) == 1
+    assert sum(in_threads(4, retry)) == 1
     assert row_of(task).generation == row.generation + 1
 
 

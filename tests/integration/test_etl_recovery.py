@@ -1,7 +1,6 @@
 """Recovery of lost run-states, messages, workers, and outcomes. B8, B9, B10."""
 
 import socket
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -27,6 +26,7 @@ from tests import scripted_stages
 from tests.broker import broker_at, lose_messages, queued, valkey
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.stage_runs import ConfigureStages, age, row_of, run, run_when_due, seen
+from tests.integration.test_leases import in_threads
 from tests.waiting import expect_within
 
 pytestmark = pytest.mark.usefixtures("configure_stages")
@@ -264,12 +264,13 @@ def test_a_worker_does_not_start_a_stale_generation(alice: User) -> None:
     assert run(task) == [True, True]
 
 
+def unavailable(*_args: Any) -> Any:
+    raise OperationalError
+
+
 def test_without_the_database_no_stage_starts(alice: User) -> None:
     """B9: no attempt is counted, and recovery sends the message again."""
     task = make_task(alice)
-
-    def unavailable(*_args: Any) -> Any:
-        raise OperationalError
 
     with connection.execute_wrapper(unavailable):
         assert run(task) == [False, False]
@@ -432,14 +433,7 @@ def test_concurrent_recoveries_have_the_effect_of_one(alice: User) -> None:
     for task in tasks:
         age(task)
 
-    def recover(_: int) -> None:
-        try:
-            recovery.recover_all()
-        finally:
-            connection.close()
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(recover, range(4)))
+    in_threads(4, lambda _: recovery.recover_all())
     for task in tasks:
         assert row_of(task).generation == seen(task).generation
         assert run(task) == [True, True]
@@ -550,9 +544,6 @@ def test_a_failing_cleanup_step_does_not_stop_the_others(
     storage.put(upload, b"x", content_type="text/plain")
     monkeypatch.setattr(cleanup, "GRACE", -timedelta(hours=1))
     monkeypatch.setattr(cleanup, "UPLOADS_KEPT", -timedelta(hours=1))
-
-    def unavailable(*_args: Any) -> Any:
-        raise OperationalError
 
     storage.put(orphan, b"x", content_type="text/plain")
     with connection.execute_wrapper(unavailable):

@@ -11,24 +11,19 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from rest_framework.test import APIClient
 
 from etl.models import Task
-from tests.broker import valkey
+from tests.conftest import change_settings
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import complete, fail, read
 from tests.integration.test_etl_api import forget, path
-from tests.integration.test_etl_submission import RTF, SUBMIT, TEXT, change
+from tests.integration.test_etl_submission import RTF, SUBMIT, TEXT
 from tests.integration.test_schema import Api, anyone, checked, formats, schema  # noqa: F401
 
 UPLOADED = f"{SUBMIT}/uploaded"
 
-pytestmark = pytest.mark.usefixtures("_empty")
+pytestmark = pytest.mark.usefixtures("transactional_db", "empty_redis")
 TASKS = "/api/v1/etl/tasks"
 BATCHES = "/api/v1/etl/batches"
 UPLOADS = "/api/v1/etl/uploads"
-
-
-@pytest.fixture
-def _empty(transactional_db: None) -> None:
-    valkey().flushdb()
 
 
 def send(api: Api, content: bytes = TEXT, **how: Any) -> Any:
@@ -100,9 +95,9 @@ def test_refusals_match(checked: Api, settings: LazySettings) -> None:  # noqa: 
     assert checked.post(SUBMIT, {"file_key": "x"}).status_code == 400
     assert send(checked, headers={"Idempotency-Key": "k"}).status_code == 202
     assert send(checked, b"Other.", headers={"Idempotency-Key": "k"}).status_code == 422
-    change(settings, etl_queue_size=1)
+    change_settings(settings, etl_queue_size=1)
     assert send(checked).status_code == 503
-    change(settings, etl_max_file_bytes=1)
+    change_settings(settings, etl_max_file_bytes=1)
     assert send(checked).status_code == 413
 
 

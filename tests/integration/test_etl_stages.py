@@ -5,7 +5,6 @@ B2, B4, B8, B9, B13, B15, B18, B19.
 
 import json
 import os
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,7 +34,7 @@ from tests import scripted_stages
 from tests.broker import lose_messages, queued, valkey
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.faulty_redis import Relay, relaying
-from tests.integration.faulty_s3 import Proxy, answer_500, running
+from tests.integration.faulty_s3 import Proxy, answer_500
 from tests.integration.stage_runs import ConfigureStages, row_of, run, run_beside, run_when_due, seen
 from tests.samples import hostile
 from tests.waiting import wait_until
@@ -593,13 +592,6 @@ def markdown_key(task: Task) -> str:
 
 
 # ---- Unavailable servers --------------------------------------------------------------------------------------------
-@pytest.fixture
-def proxy(settings: LazySettings, configure_stages: ConfigureStages) -> Iterator[Proxy]:
-    with running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        configure_stages(s3_endpoint_url=AnyHttpUrl(proxy.url))
-        yield proxy
-
-
 def test_a_storage_failure_is_transient(alice: User, proxy: Proxy) -> None:
     task = make_task(alice)
     proxy.inject("GET", "documents", answer_500, times=2)
@@ -725,12 +717,6 @@ def test_an_outcome_that_was_not_recorded_in_the_row_is_final(alice: User, monke
         run(task, Stage.POSTPROCESS)
     assert seen(task).status == "completed"
     assert row_of(task).status == "pending"
-
-
-@pytest.fixture
-def silent_redis() -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
 
 
 def test_without_redis_no_stage_starts(alice: User, configure_stages: ConfigureStages, silent_redis: str) -> None:

@@ -19,10 +19,10 @@ from etl.core.states import Stage
 from etl.models import Task
 from etl.pipeline import actions
 from tests.broker import valkey
+from tests.conftest import change_settings
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import begin, complete, end_completed, fail, read
 from tests.integration.test_etl_api import forget, get, path
-from tests.integration.test_etl_submission import change, silent_server  # noqa: F401
 from tests.integration.test_streams import events_in
 
 
@@ -41,8 +41,8 @@ def state_of(task: Task) -> runstate.RunState:
     return lookup.states_of([task.pk])[task.pk]
 
 
-def update_of(task: Task, after: int = 0) -> TaskUpdate:
-    updates, _ = TaskEventHub().read({task.pk: after})
+def update_of(task: Task) -> TaskUpdate:
+    updates, _ = TaskEventHub().read({task.pk: 0})
     return updates[task.pk]
 
 
@@ -218,12 +218,12 @@ def test_listeners_at_the_same_event_share_bytes(alice: User) -> None:
 def test_without_redis_streams_are_built_from_rows(
     alice: User,
     settings: LazySettings,
-    silent_server: str,  # noqa: F811
+    silent_redis: str,
 ) -> None:
     task = make_task(alice)
     client = Client(task)
     complete(task)
-    change(settings, etl_redis_url=SecretStr(silent_server))
+    change_settings(settings, etl_redis_url=SecretStr(silent_redis))
     ((_, event, data),) = client.poll()
     assert (event, data["status"]) == ("status", "completed")
 

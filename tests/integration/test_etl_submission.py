@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connections, transaction
-from django.test import Client
 from pydantic import SecretStr
 from rest_framework.test import APIClient
 
@@ -28,29 +26,19 @@ from etl.models import Task
 from etl.pipeline import actions, artifacts, queue_limit
 from rules.models import Rule
 from tests.broker import broker_at, valkey
-from tests.conftest import client_of
+from tests.conftest import browser_of, change_settings, client_of
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.locks import waits_for_a_lock
 from tests.integration.test_leases import in_threads
 from tests.waiting import expect_within, wait_until
+
+pytestmark = pytest.mark.usefixtures("default_rule")
 
 FULL = Path("/dev/full")
 SUBMIT = "/api/v1/etl/submit"
 TEXT = b"An invoice.\n"
 PDF = b"%PDF-1.7\n1 0 obj\n"
 RTF = rb"{\rtf1\ansi A letter.}"
-
-
-@pytest.fixture(autouse=True)
-def plain(transactional_db: None) -> Rule:
-    """Empty Redis and the bucket, and return the default rule."""
-    valkey().flushdb()
-    storage.delete_many(item.key for item in storage.list_objects("etl/"))
-    return Rule.objects.get(slug="default")
-
-
-def change(settings: LazySettings, **values: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update=values)
 
 
 def send(api: APIClient, content: bytes = TEXT, name: str = "invoice.txt", key: str = "", **fields: Any) -> Any:
@@ -77,7 +65,9 @@ def assert_refused(response: Any, status: int, code: str) -> Any:
 # ---- Accepted -------------------------------------------------------------------------------------------------------
 
 
-def test_a_submission_creates_a_row_then_a_run_state_then_a_message(api: APIClient, alice: User, plain: Rule) -> None:
+def test_a_submission_creates_a_row_then_a_run_state_then_a_message(
+    api: APIClient, alice: User, default_rule: Rule
+) -> None:
     """B1."""
     response = send(api)
 
@@ -86,7 +76,7 @@ def test_a_submission_creates_a_row_then_a_run_state_then_a_message(api: APIClie
     path = f"/api/v1/etl/tasks/{task.pk}"
     assert response.json() == {"task_id": task.pk, "status": "pending", "status_url": path, "duplicate_of": None}
     assert (response["Location"], response["Retry-After"]) == (path, "2")
-    assert (task.status, task.user_id, task.rule_id, task.rule_version) == ("pending", alice.pk, plain.pk, 1)
+    assert (task.status, task.user_id, task.rule_id, task.rule_version) == ("pending", alice.pk, default_rule.pk, 1)
     assert (task.filename, task.kind, task.size) == ("invoice.txt", "txt", len(TEXT))
     assert b"".join(storage.read(task.document_key)) == TEXT
     state = runstate.read(task.pk)
@@ -104,9 +94,9 @@ def test_a_submission_uses_the_current_version_of_its_rule(api: APIClient, alice
     assert (Task.objects.get().rule_id, Task.objects.get().rule_version) == (rule.pk, 4)
 
 
-def test_an_empty_form_field_means_no_rule(api: APIClient, plain: Rule) -> None:
+def test_an_empty_form_field_means_no_rule(api: APIClient, default_rule: Rule) -> None:
     assert send(api, rule_id="").status_code == 202
-    assert Task.objects.get().rule_id == plain.pk
+    assert Task.objects.get().rule_id == default_rule.pk
 
 
 def test_the_bytes_and_not_the_name_determine_the_kind(api: APIClient) -> None:
@@ -139,8 +129,7 @@ def test_names_are_sanitized_and_only_displayed(api: APIClient, sent: str, shown
 
 
 def test_a_browser_submits_with_its_session_and_csrf_token(alice: User) -> None:
-    browser = Client(enforce_csrf_checks=True)
-    browser.force_login(alice)
+    browser = browser_of(alice, enforce_csrf_checks=True)
     file = {"file": SimpleUploadedFile("a.txt", TEXT)}
     assert browser.post(SUBMIT, file).json()["code"] == "csrf_failed"
     assert not Task.objects.exists()
@@ -162,7 +151,7 @@ def test_an_empty_document_is_refused(api: APIClient) -> None:
 
 def test_the_size_limit_is_inclusive(api: APIClient, settings: LazySettings) -> None:
     """B12."""
-    change(settings, etl_max_file_bytes=1000)
+    change_settings(settings, etl_max_file_bytes=1000)
     body = assert_refused(send(api, b"x" * 1001), 413, "file_too_large")
     assert "1,000 bytes" in body["detail"]
     assert send(api, b"x" * 1000).status_code == 202
@@ -170,9 +159,8 @@ def test_the_size_limit_is_inclusive(api: APIClient, settings: LazySettings) -> 
 
 def test_a_too_large_file_is_not_read_to_its_end(api: APIClient, settings: LazySettings) -> None:
     """B12: the CSRF check of a browser session also reads the body."""
-    change(settings, etl_max_file_bytes=1000)
-    browser = Client(enforce_csrf_checks=True)
-    browser.force_login(User.objects.create_user("carol"))
+    change_settings(settings, etl_max_file_bytes=1000)
+    browser = browser_of(User.objects.create_user("carol"), enforce_csrf_checks=True)
     browser.cookies["csrftoken"] = "t" * 32
     response = browser.post(SUBMIT, {"file": SimpleUploadedFile("a.txt", b"x" * 300_000)})
     assert_refused(response, 413, "file_too_large")
@@ -240,9 +228,9 @@ def test_a_pdf_that_states_too_many_pages_is_refused_in_numbers(api: APIClient) 
 
 def test_supported_kinds_follow_the_provider(api: APIClient, settings: LazySettings) -> None:
     """B12: this version of MinerU accepts neither RTF nor plain text. The local provider accepts plain text."""
-    change(settings, etl_mineru_protocol="v3")
+    change_settings(settings, etl_mineru_protocol="v3")
     assert "such files" not in assert_refused(send(api, RTF), 415, "unsupported_format")["detail"]
-    change(settings, etl_ocr_provider="mineru")
+    change_settings(settings, etl_ocr_provider="mineru")
     assert "ETL_OCR_PROVIDER=local." in assert_refused(send(api, b"Hello."), 415, "unsupported_format")["detail"]
 
 
@@ -314,7 +302,7 @@ def test_a_full_queue_refuses_tasks_until_one_ends(
     api: APIClient, alice: User, bob: User, settings: LazySettings
 ) -> None:
     """B1."""
-    change(settings, etl_queue_size=2)
+    change_settings(settings, etl_queue_size=2)
     first, _ = make_task(alice), make_task(bob)
     before = documents()
     response = send(api)
@@ -329,7 +317,7 @@ def test_a_full_queue_refuses_tasks_until_one_ends(
 
 def test_the_last_place_in_the_queue_is_given_once(alice: User, settings: LazySettings) -> None:
     """B1: the stored documents of the refused submissions are deleted."""
-    change(settings, etl_queue_size=3)
+    change_settings(settings, etl_queue_size=3)
     clients = [client_of(alice) for _ in range(8)]
     responses = in_threads(8, lambda n: send(clients[n]))
 
@@ -339,7 +327,7 @@ def test_the_last_place_in_the_queue_is_given_once(alice: User, settings: LazySe
 
 def test_the_last_place_is_given_once_to_concurrent_submissions(alice: User, bob: User, settings: LazySettings) -> None:
     """The submissions are from two users: those of one user are serialized by the quota's lock."""
-    change(settings, etl_queue_size=1)
+    change_settings(settings, etl_queue_size=1)
 
     def submit_late() -> Any:
         try:
@@ -377,7 +365,7 @@ def test_a_repeat_gets_the_first_response_after_the_end_and_while_the_queue_is_f
 ) -> None:
     first = send(api, key="k1")
     actions.cancel(task=Task.objects.get(pk=first.json()["task_id"]))
-    change(settings, etl_queue_size=1)
+    change_settings(settings, etl_queue_size=1)
     assert send(api).status_code == 202
     assert send(api, key="k1").content == first.content
 
@@ -425,18 +413,11 @@ def test_concurrent_repeats_create_one_task(alice: User) -> None:
 # ---- Unavailable servers --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def silent_server() -> Iterator[str]:
-    """The Redis URL of a server that accepts connections and never responds."""
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
-        yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
-
-
 def test_without_redis_the_task_is_accepted_and_left_to_recovery(
-    api: APIClient, settings: LazySettings, silent_server: str
+    api: APIClient, settings: LazySettings, silent_redis: str
 ) -> None:
     """B1, B10."""
-    change(settings, etl_redis_url=SecretStr(silent_server))
+    change_settings(settings, etl_redis_url=SecretStr(silent_redis))
 
     def submit() -> None:
         assert send(api).status_code == 202
@@ -447,7 +428,7 @@ def test_without_redis_the_task_is_accepted_and_left_to_recovery(
 
 
 def test_without_the_broker_the_task_is_accepted_and_has_its_run_state(
-    api: APIClient, settings: LazySettings, silent_server: str
+    api: APIClient, settings: LazySettings, silent_redis: str
 ) -> None:
     """B1."""
 
@@ -458,14 +439,14 @@ def test_without_the_broker_the_task_is_accepted_and_has_its_run_state(
         assert state
         assert (state.status, state.job_id) == ("pending", "")
 
-    with broker_at(silent_server):
+    with broker_at(silent_redis):
         expect_within(3, submit)
 
 
 def test_without_object_storage_nothing_is_created(api: APIClient, settings: LazySettings) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    change(settings, s3_endpoint_url=f"http://127.0.0.1:{port}")
+    change_settings(settings, s3_endpoint_url=f"http://127.0.0.1:{port}")
     response = send(api)
 
     assert (response.status_code, response.json()["code"]) == (503, "storage_unavailable")

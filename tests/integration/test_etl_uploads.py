@@ -16,8 +16,10 @@ from rest_framework.test import APIClient
 
 from config.platform import storage
 from etl.models import Task
-from tests.conftest import client_of
-from tests.integration.test_etl_submission import PDF, RTF, SUBMIT, TEXT, change, documents, plain  # noqa: F401
+from tests.conftest import change_settings, client_of
+from tests.integration.test_etl_submission import PDF, RTF, SUBMIT, TEXT, documents
+
+pytestmark = pytest.mark.usefixtures("default_rule")
 
 UPLOADS = "/api/v1/etl/uploads"
 
@@ -98,7 +100,7 @@ def test_the_url_accepts_only_the_declared_upload(api: APIClient, content: bytes
 
 
 def test_the_url_has_the_public_address(api: APIClient, settings: LazySettings) -> None:
-    change(settings, s3_public_endpoint_url=AnyHttpUrl("https://files.example"))
+    change_settings(settings, s3_public_endpoint_url=AnyHttpUrl("https://files.example"))
     url = urlsplit(request_upload(api)["upload_url"])
     assert (url.scheme, url.netloc) == ("https", "files.example")
     assert "content-length" in parse_qs(url.query)["X-Amz-SignedHeaders"][0].split(";")
@@ -192,9 +194,8 @@ def test_an_upload_of_another_user_looks_like_a_missing_one(api: APIClient, alic
     assert submit(client_of(bob), theirs).status_code == 202
 
 
-def test_staff_submit_only_their_own(api: APIClient) -> None:
-    staff = client_of(User.objects.create_user("sam", is_staff=True, is_superuser=True))
-    assert_refused(submit(staff, uploaded(api)), 400, "invalid")
+def test_staff_submit_only_their_own(api: APIClient, staff: User) -> None:
+    assert_refused(submit(client_of(staff), uploaded(api)), 400, "invalid")
 
 
 def test_an_unused_upload_url_is_refused(api: APIClient) -> None:
@@ -206,7 +207,7 @@ def test_the_content_is_checked_despite_the_declared_type(api: APIClient, settin
     body = assert_refused(submit(api, uploaded(api, RTF, content_type="application/pdf")), 415, "unsupported_format")
     assert "MinerU" in body["detail"]
     large = uploaded(api, b"x" * 2000)
-    change(settings, etl_max_file_bytes=1000)
+    change_settings(settings, etl_max_file_bytes=1000)
     assert_refused(submit(api, large), 413, "file_too_large")
 
 

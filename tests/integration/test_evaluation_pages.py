@@ -13,6 +13,7 @@ from etl.models import Evaluation, Sample, Task
 from etl.models.evaluation import EvaluationStatus
 from rules.library import access, editing
 from rules.models import Rule
+from tests.conftest import browser_of
 from tests.integration.openai_server import ModelServer, data_reply
 from tests.integration.test_evaluations import EXPECTED, SCHEMA, read_document
 
@@ -25,9 +26,7 @@ def rule(alice: User, model_server: ModelServer) -> Rule:
 
 @pytest.fixture
 def me(alice: User) -> Client:
-    client = Client()
-    client.force_login(alice)
-    return client
+    return browser_of(alice)
 
 
 def url(rule: Rule, rest: str = "evaluations") -> str:
@@ -115,8 +114,7 @@ def test_a_completed_document_becomes_a_sample_with_one_click(
     task = read_document(alice, rule=rule)
     result = {"markdown_s3_key": "k", "provider_task_id": "", "metadata": {}, "data": EXPECTED, "citations": []}
     Task.objects.filter(pk=task.pk).update(status=Status.COMPLETED, result=result, phase="postprocess")
-    other = Client()
-    other.force_login(bob)
+    other = browser_of(bob)
     assert other.post(f"/app/documents/{task.pk}/sample").status_code == 404
     response = me.post(f"/app/documents/{task.pk}/sample", follow=True)
     assert "Added to the samples of its rule." in text(response)
@@ -158,8 +156,7 @@ def test_an_evaluation_is_cancelled_and_a_sample_deleted(alice: User, me: Client
 
 
 def test_other_users_rules_are_not_found(bob: User, rule: Rule) -> None:
-    other = Client()
-    other.force_login(bob)
+    other = browser_of(bob)
     for rest in ("evaluations", "accuracies"):
         assert other.get(url(rule, rest)).status_code == 404
     for rest in ("evaluations/start", "samples", "evaluations/1/cancel", "samples/1/delete"):

@@ -1,7 +1,6 @@
 """Samples and evaluations of rules: the API, crashed and slow workers, duplicate messages, and cancellation. B38."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -24,10 +23,11 @@ from etl.pipeline import artifacts, deletion
 from rules.library import access
 from rules.models import Rule
 from tests.broker import lose_messages, queued
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration.etl_factories import make_row
 from tests.integration.llm_factories import ocr_of
 from tests.integration.openai_server import ModelServer, Request, data_reply, problem
+from tests.integration.test_leases import in_threads
 
 URL = "/api/v1/etl/rules"
 SCHEMA = {
@@ -282,7 +282,7 @@ def test_evaluations_count_as_tests_of_rules(alice: User, api: APIClient, rule: 
     """B38: each sample is charged. If the quota is too low for all samples, the evaluation is refused."""
     for _ in range(2):
         add(api, rule, read_document(alice, rule=rule))
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_daily_rule_tests": 1})
+    change_settings(settings, etl_daily_rule_tests=1)
     refused = api.post(path(rule, "evaluations"), {})
     assert (refused.status_code, refused.json()["code"]) == (429, "quota_exceeded")
     assert "needs 2 tests" in refused.json()["detail"]
@@ -323,7 +323,7 @@ def test_an_exhausted_budget_does_not_count_against_the_rule(
     """B38: the budget is exceeded after the first of two samples. The evaluation fails without an accuracy."""
     for _ in range(2):
         add(api, rule, read_document(alice, rule=rule))
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_daily_tokens": 1})
+    change_settings(settings, etl_daily_tokens=1)
     number = start(api, rule)
     work(alice)
     answer = get(api, rule, number)
@@ -438,15 +438,7 @@ def test_duplicate_messages_evaluate_each_sample_once(
     model_server.set_default(slow)
     number = start(api, rule)
 
-    def messages(count: int) -> None:
-        try:
-            for _ in range(count):
-                execution.run_next(alice.pk)
-        finally:
-            connection.close()
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(messages, [15] * 4))
+    in_threads(4, lambda _: [execution.run_next(alice.pk) for _ in range(15)])
     work(alice)
     answer = get(api, rule, number)
     assert (answer["status"], answer["ended"]) == ("completed", 6)
@@ -545,12 +537,9 @@ def test_concurrent_starts_create_one_evaluation(alice: User, api: APIClient, ru
             evaluations.start(rules, rule.pk, version=None, user=alice)
         except evaluations.AlreadyRunning:
             return 0
-        finally:
-            connection.close()
         return 1
 
-    with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(start_one, range(4))) == 1
+    assert sum(in_threads(4, start_one)) == 1
     assert list(Evaluation.objects.values_list("number", flat=True)) == [1]
 
 

@@ -1,7 +1,6 @@
 """Exact numbers: every representation of a result has the model's digits and the order of its fields. B43."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,11 +19,9 @@ from etl.postprocessors import responses
 from etl.postprocessors.schemas import with_floats
 from rules.models import Rule
 from tests.broker import valkey
-from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.llm_factories import configure, forget
 from tests.integration.openai_server import ModelServer, data_reply, text_reply
-from tests.integration.stage_runs import ConfigureStages, row_of, run
+from tests.integration.stage_runs import row_of, run
 
 NUMBERS = (
     *("90071992547409.93", "0.1234567890123456789", "1e-400", "1e22", "1E+22", "-0.0", "-0", "12.50", "0.10"),
@@ -41,13 +38,9 @@ TEXT = "An invoice with numbers."
 
 
 @pytest.fixture
-def models(settings: Any, configure_stages: ConfigureStages) -> Iterator[ModelServer]:
-    settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
-    with openai_server.running() as server:
-        configure(settings, server)
-        server.set_default(text_reply(f'{{"data": {DATA}}}'))
-        yield server
-        forget(server)
+def models(model_server: ModelServer) -> ModelServer:
+    model_server.set_default(text_reply(f'{{"data": {DATA}}}'))
+    return model_server
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -379,14 +379,6 @@ def test_an_unexpected_error_is_recorded_as_a_failed_attempt(
         "unexpected error",
     )
     assert not Slot.objects.held().exists()
-
-
-@pytest.fixture
-def proxy(settings: LazySettings) -> Iterator[faulty_s3.Proxy]:
-    """A proxy in front of the object storage."""
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        yield proxy
 
 
 def rejects(status: int, code: str) -> Callable[[faulty_s3.Handler, bytes], None]:

@@ -18,10 +18,11 @@ from exports.jobs import actions, submission
 from exports.models import Dataset, Grant, Job
 from exports.pages import recent_keys
 from exports.schedules import runs
+from tests.conftest import browser_of
 from tests.integration.factories import FIRST_DAY, make_job
 from tests.integration.plans import nodes, plans_of, rows_of
 from tests.integration.schedules import make_schedule
-from tests.integration.staff import list_of, page_of, pages, staff  # noqa: F401 - fixtures
+from tests.integration.staff import list_of, page_of
 from tests.integration.test_submission import pointers
 
 BODY = {"dataset": "things", "items": [{"key": "JFK", "effectiveDate": "2024-02-28"}]}
@@ -36,9 +37,7 @@ def search(api: APIClient, **filters: Any) -> list[str]:
 
 @pytest.fixture
 def visitor(alice: User) -> Client:
-    client = Client()
-    client.force_login(alice)
-    return client
+    return browser_of(alice)
 
 
 # ---- Names ----------------------------------------------------------------------------------------------------------
@@ -157,7 +156,7 @@ def test_the_page_has_the_same_filters(dataset: Dataset, alice: User, visitor: C
 
 
 def test_staff_find_exports_and_chunks_by_displayed_values(
-    pages: Client,  # noqa: F811
+    pages: Client,
     dataset: Dataset,
     alice: User,
 ) -> None:
@@ -174,7 +173,7 @@ def test_staff_find_exports_and_chunks_by_displayed_values(
 
 
 def test_the_page_of_an_active_export_refreshes_until_its_end(
-    pages: Client,  # noqa: F811
+    pages: Client,
     dataset: Dataset,
     alice: User,
 ) -> None:

@@ -2,9 +2,7 @@
 
 import io
 import json
-import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -36,8 +34,10 @@ from exports.models import Dataset, File, Job, Schedule, Slot
 from exports.source.encoding import decompressed
 from exports.worker import completion, execution
 from rules.models import Rule
+from tests.conftest import browser_of, change_settings
 from tests.integration.etl_factories import make_batch, make_rule
 from tests.integration.factories import claim_one
+from tests.integration.test_leases import in_threads
 
 pytestmark = pytest.mark.django_db(transaction=True)
 DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -331,18 +331,6 @@ def test_results_of_a_deleted_rule_can_be_exported(api: APIClient, rule: Rule) -
 
 
 # ---- Consistency ----------------------------------------------------------------------------------------------------
-def in_other_thread(work: Callable[[], Any]) -> None:
-    def work_and_close() -> None:
-        try:
-            work()
-        finally:
-            connection.close()
-
-    thread = threading.Thread(target=work_and_close)
-    thread.start()
-    thread.join()
-
-
 def test_a_file_is_a_snapshot_of_the_results(api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     """A36: documents that are added, changed, or deleted while the file is written do not affect it."""
     monkeypatch.setattr(result_files, "READ_ROWS", 1)
@@ -357,7 +345,7 @@ def test_a_file_is_a_snapshot_of_the_results(api: APIClient, rule: Rule, monkeyp
     class SlowTable(result_files.ResultTable):
         def rows_of(self, task: Task) -> Any:
             if not seen:
-                in_other_thread(change)
+                in_threads(1, lambda _: change())
             seen.append(task.pk)
             return super().rows_of(task)
 
@@ -398,13 +386,13 @@ def test_a_cancelled_export_stops_reading(
     api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch, settings: LazySettings
 ) -> None:
     """A36: it leaves no file and no open transaction."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 3})
+    change_settings(settings, export_lease_seconds=3)
     add(rule, {"a": 1})
     job = Job.objects.get(pk=post(api).json()["jobId"])
 
     class SlowTable(result_files.ResultTable):
         def rows_of(self, task: Task) -> Any:
-            in_other_thread(lambda: actions.cancel(job))
+            in_threads(1, lambda _: actions.cancel(job))
             until = time.monotonic() + 60
             while time.monotonic() < until:
                 self.checkpoint()
@@ -573,9 +561,7 @@ def test_staff_change_its_limits_and_formats_only(staff: User, pages: Client) ->
 
 # ---- Pages ----------------------------------------------------------------------------------------------------------
 def as_visitor(user: User) -> Client:
-    visitor = Client(headers={"User-Agent": "Mozilla/5.0"})
-    visitor.force_login(user)
-    return visitor
+    return browser_of(user, headers={"User-Agent": "Mozilla/5.0"})
 
 
 FORM = {

@@ -13,7 +13,6 @@ import pytest
 from django.conf import LazySettings
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
-from django.contrib.messages import get_messages
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connection
 from django.db.models import F
@@ -26,9 +25,11 @@ from exports.delivery import links
 from exports.jobs import actions
 from exports.models import Allowance, Dataset, Event, Job, Link, Receipt, Usage
 from exports.pages import pasted_pairs
-from exports.worker import completion, execution
+from exports.worker import execution
 from tests.broker import valkey
-from tests.integration.factories import end_chunk, fail_chunk, make_job
+from tests.conftest import browser_of, change_settings
+from tests.integration.factories import end_chunk, fail_chunk, finish, make_job
+from tests.integration.staff import messages_of
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
 
@@ -51,9 +52,7 @@ FORM = {
 
 
 def as_user(user: User) -> Client:
-    client = Client(headers=BROWSER)
-    client.force_login(user)
-    return client
+    return browser_of(user, headers=BROWSER)
 
 
 @pytest.fixture
@@ -64,12 +63,7 @@ def visitor(alice: User) -> Client:
 @pytest.fixture
 def ready(dataset: Dataset, alice: User) -> Job:
     """A successful job with two chunks and its receipt."""
-    job = make_job(dataset, alice, 2)
-    execution.drain()
-    completion.complete(job.pk)
-    job.refresh_from_db()
-    assert job.status == "success"
-    return job
+    return finish(make_job(dataset, alice, 2))
 
 
 def form(**changes: Any) -> dict[str, Any]:
@@ -78,10 +72,6 @@ def form(**changes: Any) -> dict[str, Any]:
 
 def text(response: Any) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
-
-
-def messages_of(response: Any) -> list[str]:
-    return [str(message) for message in get_messages(response.wsgi_request)]
 
 
 # ---- Ownership ------------------------------------------------------------------------------------------------------
@@ -110,25 +100,23 @@ def test_bulk_actions_affect_only_own_jobs(dataset: Dataset, alice: User, bob: U
     assert theirs.status == "pending"
 
 
-def test_staff_actions_on_jobs_of_other_users_are_logged(dataset: Dataset, alice: User) -> None:
+def test_staff_actions_on_jobs_of_other_users_are_logged(dataset: Dataset, alice: User, staff: User) -> None:
     jobs = [make_job(dataset, alice) for _ in range(2)]
-    sam = User.objects.create_user("sam", is_staff=True, is_superuser=True)
-    as_user(sam).post(f"/app/exports/{jobs[0].pk}/cancel")
+    as_user(staff).post(f"/app/exports/{jobs[0].pk}/cancel")
     as_user(alice).post(f"/app/exports/{jobs[1].pk}/cancel")
     entry = LogEntry.objects.get()
-    assert (entry.user, entry.object_id) == (sam, str(jobs[0].pk))
+    assert (entry.user, entry.object_id) == (staff, str(jobs[0].pk))
     assert "Export cancelled" in entry.change_message
 
 
-def test_staff_see_any_job_without_its_data(ready: Job) -> None:
-    staff = as_user(User.objects.create_user("sam", is_staff=True, is_superuser=True))
-    shown = staff.get(f"/app/exports/{ready.pk}").content.decode()
+def test_staff_see_any_job_without_its_data(ready: Job, pages: Client) -> None:
+    shown = pages.get(f"/app/exports/{ready.pk}").content.decode()
     assert "Requested by alice" in shown
     assert "token=" not in shown
     assert "/files/" not in shown
-    assert staff.get(f"/app/exports/{ready.pk}/files/JFK/2024-02-28").status_code == 404
+    assert pages.get(f"/app/exports/{ready.pk}/files/JFK/2024-02-28").status_code == 404
     for name in ("link", "download"):
-        assert staff.post(f"/app/exports/{ready.pk}/{name}").status_code == 404
+        assert pages.post(f"/app/exports/{ready.pk}/{name}").status_code == 404
 
 
 def test_unauthenticated_visitors_are_redirected_to_sign_in(ready: Job) -> None:
@@ -143,8 +131,7 @@ def test_unauthenticated_visitors_are_redirected_to_sign_in(ready: Job) -> None:
 
 
 def test_changes_require_a_post_with_a_csrf_token(ready: Job, alice: User) -> None:
-    client = Client(enforce_csrf_checks=True, headers=BROWSER)
-    client.force_login(alice)
+    client = browser_of(alice, enforce_csrf_checks=True, headers=BROWSER)
     paths = [f"/app/exports/{ready.pk}/{name}" for name in ACTIONS] + [
         "/app/exports/several",
         "/app/exports/new/preview",
@@ -320,7 +307,7 @@ def test_other_errors_are_shown_at_their_field(dataset: Dataset, visitor: Client
         found = visitor.post("/app/exports/new", form(**changes)).context["form"].errors
         return {name: list(each) for name, each in found.items()}
 
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 5})
+    change_settings(settings, export_max_chunks_per_job=5)
     filters = {"mode": "filters", "keys": "A B", "date_from": "2024-01-01", "date_to": "2024-01-02"}
     assert errors(**filters, format="odd").keys() == {"format"}
     assert errors(dataset="").keys() == {"dataset"}
@@ -582,7 +569,7 @@ def test_requests_count_toward_the_api_rate_limits(
 ) -> None:
     throttling.limiter_of.cache_clear()
     valkey().flushdb()
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_rate": "3/min", "export_poll_rate": "5/min"})
+    change_settings(settings, export_rate="3/min", export_poll_rate="5/min")
     job = make_job(dataset, alice, 1)
     for _ in range(3):
         visitor.post("/app/exports/new/preview", form())
@@ -607,7 +594,7 @@ def test_refused_requests_are_not_read(
     """After a refusal, htmx keeps the form on the page, and shows the first paragraph of the response's `main`."""
     throttling.limiter_of.cache_clear()
     valkey().flushdb()
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_rate": "1/min"})
+    change_settings(settings, export_rate="1/min")
     visitor.post("/app/exports/new/preview", form())
     visitor.post("/app/exports/new", form())
     read = Mock(return_value=[])
@@ -624,7 +611,7 @@ def test_refused_requests_are_not_read(
 def test_an_endless_list_is_not_parsed(
     dataset: Dataset, visitor: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 5})
+    change_settings(settings, export_max_chunks_per_job=5)
     cells = Mock(wraps=pasted_pairs.cells)
     monkeypatch.setattr(pasted_pairs, "cells", cells)
     for items, accepted in (("key,date\n" + "JFK,2024-02-29\n" * 50, True), ("key,date\n" + "J,1\n" * 9999, False)):

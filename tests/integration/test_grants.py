@@ -21,7 +21,7 @@ from exports.delivery import access, links, receipts
 from exports.jobs import actions, submission
 from exports.models import Dataset, Download, Grant, Job, Link, ScheduleRun
 from exports.schedules import runs
-from tests.conftest import client_of
+from tests.conftest import browser_of, client_of
 from tests.integration.factories import fail_chunk, finish, make_job
 from tests.integration.schedules import START, make_schedule, read_export
 from tests.integration.staff import confirm, messages_of, page_of, select, text_of
@@ -166,14 +166,12 @@ def test_forms_and_filters_offer_granted_datasets(dataset: Dataset, team: Group,
     grant(dataset, team, "J.*")
     grant(Dataset.objects.get(name="weather"), Group.objects.create(name="others"))
     for user, expected in ((alice, {"things", "open"}), (bob, {"open"})):
-        browser = Client()
-        browser.force_login(user)
+        browser = browser_of(user)
         for path in (reverse("new-export"), reverse("new-schedule"), reverse("exports") + "?dataset=open"):
             text = text_of(browser.get(path))
             assert {name for name in ("things", "weather", "open") if f">{name}</option>" in text} == expected, path
     form = {"dataset": "things", "mode": "items", "items": "LGA 2024-02-29"}
-    browser = Client()
-    browser.force_login(alice)
+    browser = browser_of(alice)
     shown = text_of(browser.post(reverse("preview-export"), form))
     assert "Keys look like <code>JABCD</code>. Your groups have access to some keys only." in shown
 
@@ -182,8 +180,7 @@ def test_forms_and_filters_offer_granted_datasets(dataset: Dataset, team: Group,
 def test_a_user_without_any_dataset_gets_an_explanation(dataset: Dataset, team: Group, bob: User, route: str) -> None:
     for each in Dataset.objects.all():
         grant(each, team)
-    browser = Client()
-    browser.force_login(bob)
+    browser = browser_of(bob)
     response = browser.get(reverse(route))
     assert response.status_code == 200
     assert "available to you" in text_of(response)

@@ -1,9 +1,7 @@
 """Health checks: servers that respond, that are down, or that accept connections and never respond."""
 
 import os
-import socket
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +17,7 @@ from pydantic import AnyHttpUrl, SecretStr
 
 from config.platform import storage
 from config.platform.http import health
+from tests.conftest import change_settings
 from tests.servers import OPERATOR
 from tests.waiting import expect_within, wait_until
 
@@ -32,23 +31,9 @@ def _no_cached_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "readiness", health.Readiness(health.readiness.checks))
 
 
-@pytest.fixture
-def silent_port() -> Iterator[int]:
-    """The port of a server that accepts connections and never responds."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield listener.getsockname()[1]
-
-
-@pytest.fixture
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
-
-
 def change(settings: LazySettings, **urls: str) -> None:
     secrets = {name: SecretStr(url) for name, url in urls.items()}
-    settings.SLUICE = settings.SLUICE.model_copy(update=secrets)
+    change_settings(settings, **secrets)
 
 
 def ready(client: Client) -> tuple[int, dict[str, Any]]:
@@ -184,7 +169,7 @@ def test_it_reports_refused_storage_keys(client: Client, settings: LazySettings)
 
 
 def test_it_reports_a_forbidden_bucket(client: Client, settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_bucket": "hunter2"})
+    change_settings(settings, s3_bucket="hunter2")
 
     assert failed_checks(client) == {"storage": "denies these keys access to the bucket"}
 
@@ -193,7 +178,7 @@ def test_it_reports_a_missing_bucket(client: Client, settings: LazySettings) -> 
     """This needs a key that can list buckets: for others, access is denied whether the bucket exists or not."""
     key, secret = (SecretStr(os.environ[name]) for name in OPERATOR)
     changes = {"s3_bucket": "hunter2", "s3_access_key_id": key, "s3_secret_access_key": secret}
-    settings.SLUICE = settings.SLUICE.model_copy(update=changes)
+    change_settings(settings, **changes)
 
     assert failed_checks(client) == {"storage": "does not have this bucket"}
 
@@ -206,7 +191,7 @@ def test_it_reports_unreachable_object_storage(
     client: Client, settings: LazySettings, closed_port: int, silent_port: int, *, kind: str, reason: str
 ) -> None:
     endpoint = AnyHttpUrl(f"http://127.0.0.1:{closed_port if kind == 'closed' else silent_port}")
-    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": endpoint})
+    change_settings(settings, s3_endpoint_url=endpoint)
 
     assert failed_checks(client) == {"storage": reason}
 

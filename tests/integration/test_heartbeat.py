@@ -10,6 +10,7 @@ from django.db import OperationalError, connection
 
 from config.platform.heartbeat import Heartbeat, LeaseLost, LeaseLostEvent
 from exports.worker.heartbeat import heartbeat
+from tests.conftest import change_settings
 from tests.waiting import wait_until
 
 
@@ -85,7 +86,7 @@ def test_an_expired_lease_that_can_be_renewed_is_not_lost() -> None:
 
 
 def test_a_database_outage_does_not_lose_the_lease(settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 600})
+    change_settings(settings, export_lease_seconds=600)
     beats: list[float] = []
 
     def fail_renewal() -> None:
@@ -100,7 +101,7 @@ def test_a_database_outage_does_not_lose_the_lease(settings: LazySettings) -> No
 @pytest.mark.django_db(transaction=True)
 def test_each_heartbeat_closes_its_connection(settings: LazySettings) -> None:
     """A thread that ends does not return its connection, so the pool would run out of connections."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 0.3})
+    change_settings(settings, export_lease_seconds=0.3)
     seen: list[bool] = []
 
     def query() -> None:

@@ -27,7 +27,9 @@ from exports.delivery import links
 from exports.maintenance import periodic
 from exports.models import Chunk, Dataset, Job, Receipt
 from exports.worker import completion, execution
+from tests.conftest import change_settings
 from tests.integration.factories import make_job
+from tests.integration.test_completion import finish
 from tests.waiting import wait_until
 
 OTHER_BUCKET = "another-service"
@@ -44,10 +46,8 @@ ACTIONS = {
     "get_bucket_lifecycle_configuration": {"s3:GetLifecycleConfiguration"},  # the doctor reads it
     "get_object": {"s3:GetObject"},
     "head_bucket": {"s3:ListBucket"},
-    "head_object": {
-        "s3:GetObject",
-        "s3:ListBucket",
-    },  # with the second, the response to a missing object is 404 and not 403
+    # With the second, the response to a missing object is 404 and not 403.
+    "head_object": {"s3:GetObject", "s3:ListBucket"},
     "list_multipart_uploads": {"s3:ListBucketMultipartUploads"},
     "list_objects_v2": {"s3:ListBucket"},
     "put_object": {"s3:PutObject"},
@@ -125,15 +125,14 @@ def sluice(store: SeaweedFSWithIam, service: Keys, download: Keys, settings: Laz
 
 
 def use(settings: LazySettings, store: SeaweedFSWithIam, service: Keys, download: Keys) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(
-        update={
-            "s3_endpoint_url": AnyHttpUrl(store.url),
-            "s3_bucket": store.bucket,
-            "s3_access_key_id": SecretStr(service.id),
-            "s3_secret_access_key": SecretStr(service.secret),
-            "s3_download_access_key_id": SecretStr(download.id),
-            "s3_download_secret_access_key": SecretStr(download.secret),
-        }
+    change_settings(
+        settings,
+        s3_endpoint_url=AnyHttpUrl(store.url),
+        s3_bucket=store.bucket,
+        s3_access_key_id=SecretStr(service.id),
+        s3_secret_access_key=SecretStr(service.secret),
+        s3_download_access_key_id=SecretStr(download.id),
+        s3_download_secret_access_key=SecretStr(download.secret),
     )
 
 
@@ -353,10 +352,7 @@ def redirect_of(api: APIClient, path: str) -> str:
 
 
 def make_receipt(dataset: Dataset, alice: User, **changes: Any) -> Receipt:
-    job = make_job(dataset, alice, 1, **changes)
-    execution.drain()
-    completion.complete(job.pk)
-    return Receipt.objects.get(pk=job.pk)
+    return finish(make_job(dataset, alice, 1, **changes))
 
 
 @pytest.mark.parametrize("delivery", ["single", "manifest"])

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,13 +14,13 @@ from etl.core.states import Stage
 from etl.pipeline import actions
 from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
-from tests.integration import openai_server
+from tests.conftest import change_settings
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.llm_factories import INVOICE_TEXT, codes, configure, context_of, forget, ocr_of, rule_of
+from tests.integration.llm_factories import INVOICE_TEXT, codes, context_of, ocr_of, rule_of
 from tests.integration.openai_server import ModelServer, Reply, Request, data_reply, text_reply
-from tests.integration.stage_runs import ConfigureStages, row_of, run, run_when_due
+from tests.integration.stage_runs import row_of, run, run_when_due
 from tests.integration.test_llm import hang
-from tests.integration.test_long_documents import ALL, SCHEMA, pages_of, rows_of
+from tests.integration.test_long_documents import ALL, SCHEMA, is_correction, pages_of, rows_of, text_of
 
 HEADER: dict[str, Any] = {
     "type": "object",
@@ -40,26 +40,14 @@ LIMITS = {"etl_postprocess_chunk_threshold_chars": 1_000, "etl_postprocess_chunk
 
 
 @pytest.fixture
-def models(settings: Any) -> Iterator[ModelServer]:
-    with openai_server.running() as server:
-        configure(settings, server, etl_postprocess_parallel=1, **LIMITS)
-        yield server
-        forget(server)
+def models(models: ModelServer, settings: Any) -> ModelServer:
+    change_settings(settings, etl_postprocess_parallel=1, **LIMITS)
+    return models
 
 
 def process(pages: list[str], schema: dict[str, Any], **rule: Any) -> tuple[Processed, StageContext]:
     context = context_of(seconds=120)
     return Llm().process(ocr_of(*pages), rule_of(schema, **rule), context=context), context
-
-
-def is_correction(request: Request) -> bool:
-    return len(request.messages) > 2 or "an earlier answer got wrong" in request.message("system")
-
-
-def text_of(request: Request) -> str:
-    """Return the document's text between the markers in a prompt."""
-    user = request.message("user")
-    return user.split(user.split("\n")[1])[2]
 
 
 # ---- Corrections ----------------------------------------------------------------------------------------------------
@@ -292,12 +280,9 @@ def test_a_sum_of_amounts_as_text_is_compared(models: ModelServer, total: Any, a
 
 # ---- Usage ----------------------------------------------------------------------------------------------------------
 @pytest.fixture
-def stage_models(settings: Any, configure_stages: ConfigureStages) -> Iterator[ModelServer]:
-    settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
-    with openai_server.running() as server:
-        configure(settings, server, etl_postprocess_parallel=1, etl_llm_timeout_seconds=1.0, **LIMITS)
-        yield server
-        forget(server)
+def stage_models(model_server: ModelServer, settings: Any) -> ModelServer:
+    change_settings(settings, etl_postprocess_parallel=1, etl_llm_timeout_seconds=1.0, **LIMITS)
+    return model_server
 
 
 def test_a_retry_does_not_count_stored_replies_again(alice: User, stage_models: ModelServer, api: APIClient) -> None:

@@ -2,7 +2,6 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -22,8 +21,10 @@ from exports.models import Chunk, Dataset, File, Job, Slot
 from exports.source import database
 from exports.worker import leases, transitions
 from exports.worker.leases import Claim
+from tests.conftest import change_settings
 from tests.integration import outcomes
 from tests.integration.factories import claim_one, make_job, result_of
+from tests.integration.plans import nodes_reading
 
 
 def claim() -> Claim:
@@ -98,15 +99,9 @@ def test_concurrent_claims_do_not_block_each_other(dataset: Dataset, alice: User
     make_job(dataset, alice, 3)
     claim()  # starts the job, so that later claims do not change its row
 
-    def claim_concurrently() -> Claim:
-        try:
-            return claim()
-        finally:
-            connection.close()
-
-    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+    with transaction.atomic():
         ours = claim()
-        theirs = pool.submit(claim_concurrently).result(timeout=60)
+        (theirs,) = in_threads(1, lambda _: claim())
     assert theirs.chunk_id != ours.chunk_id
     assert Slot.objects.held().count() == 3
 
@@ -281,7 +276,7 @@ def test_a_failure_is_retried_with_backoff_and_then_final(dataset: Dataset, alic
     """A17: the chunk is retried three times, and then fails."""
     long = {f"export_backoff_{name}_seconds": getattr(settings.SLUICE, f"export_backoff_{name}_seconds") * 1000
             for name in ("base", "max")}  # fmt: skip
-    settings.SLUICE = settings.SLUICE.model_copy(update=long)
+    change_settings(settings, **long)
     job = make_job(dataset, alice, 1)
     delays = []
     for attempt in range(1, 5):
@@ -479,24 +474,12 @@ def test_a_missing_file_leads_to_a_call(dataset: Dataset, alice: User) -> None:
 @pytest.mark.parametrize("waiting", [500, 5000])
 def test_a_claim_reads_one_of_many_waiting_chunks(dataset: Dataset, alice: User, waiting: int) -> None:
     make_job(dataset, alice, waiting)
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE exports_chunk")
-        cursor.execute(
-            "EXPLAIN (ANALYZE, FORMAT JSON) " + leases.CLAIM + leases.DESCRIBE,
-            {"slots": 8, "lease": 60, "backend": "test", "paused": [], "held": None},
-        )
-        (plan,) = cursor.fetchone()
-    scans = [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") == "exports_chunk"]
+    values = {"slots": 8, "lease": 60, "backend": "test", "paused": [], "held": None}
+    scans = nodes_reading("exports_chunk", leases.CLAIM + leases.DESCRIBE, values)
 
     assert scans
     assert all(node["Actual Rows"] <= 1 for node in scans)
     assert not [node for node in scans if node["Node Type"] == "Seq Scan"]
-
-
-def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for child in plan.get("Plans", []):
-        yield from nodes(child)
 
 
 def test_a_chunk_costs_two_statements(dataset: Dataset, alice: User, django_assert_num_queries: Any) -> None:

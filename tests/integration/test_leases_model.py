@@ -41,6 +41,7 @@ from exports.models import Chunk, Dataset, Event, Job, Receipt, Slot, Usage
 from exports.worker import completion, leases, transitions
 from exports.worker.leases import Claim
 from tests.broker import lose_messages
+from tests.conftest import change_settings
 from tests.integration import outcomes
 from tests.integration.exports_model import ENDED, MAX_ATTEMPTS, Model
 from tests.integration.factories import claim_one, make_job, result_of
@@ -62,9 +63,8 @@ def clean() -> None:
             "UPDATE exports_slot SET token = NULL, lease_until = NULL, job_id = NULL, chunk_id = NULL, backend = ''"
         )
     lose_messages()
-    sql.scalar(
-        "SELECT setval('exports_turn_seq', 1)"
-    )  # claims alternate by this sequence, and examples must be repeatable
+    # Claims alternate by this sequence, and examples must be repeatable.
+    sql.scalar("SELECT setval('exports_turn_seq', 1)")
 
 
 @dataclass(frozen=True)
@@ -399,7 +399,7 @@ def test_rows_match_the_model_after_any_sequence_of_actions(
 ) -> None:
     hours = dict.fromkeys(("lease_seconds", "backoff_base_seconds", "backoff_max_seconds"), HOUR)
     changes = {"db_slots": SLOTS, "max_attempts": MAX_ATTEMPTS, **hours}
-    settings.SLUICE = settings.SLUICE.model_copy(update={f"export_{name}": value for name, value in changes.items()})
+    change_settings(settings, **({f"export_{name}": value for name, value in changes.items()}))
     capped = Dataset.objects.create(name="few", function="data.rows_for", base_path="few", max_concurrency=CAP)
     Exports.datasets, Exports.user = [dataset, capped], alice
     run_state_machine_as_test(Exports, settings=examples(max_examples=20, stateful_step_count=50))

@@ -14,8 +14,8 @@ from rest_framework.test import APIClient
 
 from exports.delivery import links
 from exports.models import Dataset, Download, Job, Link, Receipt
-from exports.worker import completion, execution
-from tests.integration.factories import make_job
+from tests.conftest import change_settings
+from tests.integration.factories import finish, make_job
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
 
@@ -25,15 +25,6 @@ BROWSER: dict[str, Any] = {**HOME, "HTTP_USER_AGENT": "Mozilla/5.0"}
 UNKNOWN_JOB = "00000000-0000-0000-0000-000000000000"
 LONG_AGO = "2000-01-01T00:00Z"
 PREFETCH: dict[str, Any] = {"HTTP_SEC_PURPOSE": "prefetch"}
-
-
-def change(settings: LazySettings, **values: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update=values)
-
-
-def finish(job: Job) -> None:
-    execution.drain()
-    completion.complete(job.pk)
 
 
 def submit(api: APIClient, **client: Any) -> Job:
@@ -108,7 +99,7 @@ def test_the_prefix_of_a_network_follows_the_setting(
     dataset: Dataset, api: APIClient, settings: LazySettings, *, mode: str, creator: str, user: str, fits: bool
 ) -> None:
     """A23."""
-    change(settings, export_bind_ip=mode)
+    change_settings(settings, export_bind_ip=mode)
     path = link_created_by(api, REMOTE_ADDR=creator)
     assert get(path, REMOTE_ADDR=user) == (REDIRECT if fits else MISMATCH)
 
@@ -117,7 +108,7 @@ def test_the_binding_to_the_user_agent_can_be_disabled(
     dataset: Dataset, api: APIClient, settings: LazySettings
 ) -> None:
     """A23."""
-    change(settings, export_bind_ua=False)
+    change_settings(settings, export_bind_ua=False)
     path = link_created_by(api, **HOME)
     assert get(path, **AWAY) == MISMATCH
     assert get(path, **BROWSER) == REDIRECT
@@ -131,7 +122,7 @@ def test_it_stores_a_network_and_a_digest_or_nothing(dataset: Dataset, api: APIC
     link = Link.objects.get()
     assert (link.network, link.agent) == ("192.0.2.0/24", digest)
 
-    change(settings, export_bind_ip="off", export_bind_ua=False)
+    change_settings(settings, export_bind_ip="off", export_bind_ua=False)
     job = submit(api, **HOME)
     assert (job.network, job.agent) == ("", "")
 
@@ -154,7 +145,7 @@ def test_a_disabled_binding_is_not_checked_for_existing_links(
     """A23."""
     path = link_created_by(api, **HOME)
     assert get(path, **client) == MISMATCH
-    change(settings, **disabled)
+    change_settings(settings, **disabled)
     assert APIClient().head(path, **client).status_code == 200
     assert get(path, **client) == REDIRECT
 
@@ -163,9 +154,9 @@ def test_a_disabled_binding_is_not_checked_for_existing_links(
 def test_a_running_job_keeps_its_binding_after_a_change_of_the_setting(
     dataset: Dataset, api: APIClient, settings: LazySettings, before: str, after: str
 ) -> None:
-    change(settings, export_bind_ip=before)
+    change_settings(settings, export_bind_ip=before)
     job = submit(api, **HOME)
-    change(settings, export_bind_ip=after)
+    change_settings(settings, export_bind_ip=after)
     finish(job)
     path = links.path_of(Link.objects.get())
     assert get(path, **AWAY) == MISMATCH
@@ -176,7 +167,7 @@ def test_forwarded_addresses_count_only_from_trusted_proxies(
     dataset: Dataset, api: APIClient, settings: LazySettings
 ) -> None:
     """A23."""
-    change(settings, trusted_proxy_cidrs=[ip_network("10.0.0.0/8")])
+    change_settings(settings, trusted_proxy_cidrs=[ip_network("10.0.0.0/8")])
     proxy = {"REMOTE_ADDR": "10.0.0.1"}
     path = link_created_by(api, **proxy, HTTP_X_FORWARDED_FOR="192.0.2.7")
 
@@ -189,7 +180,7 @@ def test_forwarded_addresses_count_only_from_trusted_proxies(
 def test_an_unknown_address_creates_no_binding_and_matches_none(
     dataset: Dataset, api: APIClient, settings: LazySettings
 ) -> None:
-    change(settings, trusted_proxy_cidrs=[ip_network("10.0.0.0/8")])
+    change_settings(settings, trusted_proxy_cidrs=[ip_network("10.0.0.0/8")])
     garbled = {"REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": "unknown"}
     assert get(link_created_by(api, **garbled), REMOTE_ADDR="198.51.100.7") == REDIRECT
     assert get(link_created_by(api, REMOTE_ADDR="192.0.2.7"), **garbled) == MISMATCH

@@ -33,6 +33,7 @@ from exports.jobs import webhook_events
 from exports.maintenance import retention, storage_cleanup
 from exports.models import Dataset, Download, Job, Link, Receipt
 from exports.worker import completion
+from tests.conftest import change_settings
 from tests.integration.factories import end_chunk, make_job
 from tests.integration.test_leases import in_threads
 from tests.integration.test_leases_model import clean
@@ -251,8 +252,6 @@ def request_link(link: LinkModel, **client: Any) -> int | str:
 def test_a_link_is_redeemed_at_most_once_after_any_sequence_of_actions(
     dataset: Dataset, alice: User, settings: LazySettings
 ) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(
-        update={"export_download_rate": "100000/min", "export_daily_jobs": 100_000}
-    )
+    change_settings(settings, export_download_rate="100000/min", export_daily_jobs=100_000)
     Links.dataset, Links.user = dataset, alice
     run_state_machine_as_test(Links, settings=examples(max_examples=12, stateful_step_count=30))

@@ -4,7 +4,6 @@ import gzip
 import json
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -32,18 +31,20 @@ from etl.postprocessors.llm import Llm
 from etl.providers.base import OCRResult
 from rules.library.content import RuleContent
 from tests.broker import valkey
+from tests.conftest import change_settings
 from tests.integration import openai_server
 from tests.integration.llm_factories import (
     INVOICE,
     INVOICE_TEXT,
     KEY,
+    Killed,
     MemoryResponseCache,
     codes,
     configure,
     contains_no_private_data,
     context_of,
     features_key,
-    forget,
+    kill,
     ocr_of,
     rule_of,
 )
@@ -51,14 +52,6 @@ from tests.integration.openai_server import MODEL, Handler, ModelServer, Reply, 
 from tests.waiting import expect_within
 
 GOOD = {"number": "INV-2024-17", "total": 1234.5}
-
-
-@pytest.fixture
-def models(settings: Any) -> Iterator[ModelServer]:
-    with openai_server.running() as server:
-        configure(settings, server)
-        yield server
-        forget(server)
 
 
 def process(
@@ -260,7 +253,7 @@ def test_it_works_without_redis(models: ModelServer, settings: Any) -> None:
     from pydantic import SecretStr
 
     configure(settings, models)
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_redis_url": SecretStr("redis://127.0.0.1:9/0")})
+    change_settings(settings, etl_redis_url=SecretStr("redis://127.0.0.1:9/0"))
     models.set_default(accepting("json_schema"))
 
     assert process().data == GOOD
@@ -801,14 +794,6 @@ def test_documents_responses_and_keys_are_not_logged(models: ModelServer) -> Non
 
 
 # ---- Response cache -------------------------------------------------------------------------------------------------
-class Killed(BaseException):
-    """The end of the worker process."""
-
-
-def kill(*_args: Any) -> None:
-    raise Killed
-
-
 def test_paid_responses_are_reused(models: ModelServer) -> None:
     """B17, B2: if a worker is killed after a call and the stage runs again, the call is not repeated."""
     response_cache = MemoryResponseCache()

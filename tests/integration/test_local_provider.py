@@ -45,20 +45,13 @@ from etl.providers.base import Document, OCRResult, page_marker
 from etl.providers.local import LocalProvider, process_tree
 from etl.providers.local import process as reader
 from tests import samples
-from tests.samples import hostile, make
+from tests.conftest import change_settings
+from tests.samples import Maker, hostile, make
 from tests.unit.test_caught_errors import caught_errors
 from tests.waiting import wait_until
 
 PROJECT = Path(__file__).parents[2]
 MEGABYTE = 1024**2
-
-
-@pytest.fixture(scope="module")
-def provider() -> Iterator[LocalProvider]:
-    """One provider for all tests, as a worker has one for all documents."""
-    local = LocalProvider()
-    yield local
-    local.close()
 
 
 @pytest.fixture
@@ -67,7 +60,7 @@ def scan() -> Document:
 
 
 @pytest.fixture
-def long_document(make_document: "Maker") -> Document:
+def long_document(make_document: Maker) -> Document:
     """A document that is still being read when its first page is received, because a pipe holds only 64 KiB."""
     return make_document(hostile.many_pages(150, *["words that are many " * 6] * 20))
 
@@ -102,21 +95,6 @@ setattr(owner, last, fail)
     yield start
     for provider in started:
         provider.close()
-
-
-Maker = Callable[..., Document]
-
-
-@pytest.fixture
-def make_document(tmp_path: Path) -> Maker:
-    """Return a function that creates a document from bytes."""
-
-    def build(content: bytes, kind: DocumentFormat = DocumentFormat.PDF) -> Document:
-        path = tmp_path / f"17.{kind}"
-        path.write_bytes(content)
-        return samples.document(path, kind)
-
-    return build
 
 
 def convert(
@@ -405,11 +383,11 @@ def test_errors_are_not_carried_over_to_the_next_file(provider: LocalProvider, m
 
 
 def test_the_limits_are_settings(provider: LocalProvider, make_document: Maker, settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_max_pages": 1, "etl_max_pixels": 1_000_000})
+    change_settings(settings, etl_max_pages=1, etl_max_pixels=1_000_000)
     with pytest.raises(TooManyPages):
         convert(provider, samples.document(samples.sample("invoice.pdf")))
     with pytest.raises(TooManyPages):
-        convert(provider, make_document(tiff(2), DocumentFormat.TIFF))
+        convert(provider, make_document(tiff(), DocumentFormat.TIFF))
     with pytest.raises(TooManyPixels):
         convert(provider, samples.document(samples.sample("notice-zh-scan.jpg")))
 
@@ -437,17 +415,17 @@ def test_a_truncated_pdf_is_read_with_a_warning(provider: LocalProvider, make_do
     assert warnings == [("truncated", None)]
 
 
-def tiff(pages: int) -> bytes:
-    sheets = make.scanned(samples.sample("invoice.pdf").read_bytes())
-    sheets = [sheets[number % 2].resize((1100, 1556)) for number in range(pages)]
+def tiff() -> bytes:
+    """Return a TIFF of two pages."""
+    first, second = (sheet.resize((1100, 1556)) for sheet in make.scanned(samples.sample("invoice.pdf").read_bytes()))
     buffer = io.BytesIO()
-    sheets[0].save(buffer, "TIFF", save_all=True, append_images=sheets[1:], compression="tiff_lzw")
+    first.save(buffer, "TIFF", save_all=True, append_images=[second], compression="tiff_lzw")
     return buffer.getvalue()
 
 
 @pytest.mark.slow
 def test_it_reads_all_pages_of_a_tiff(provider: LocalProvider, make_document: Maker) -> None:
-    result, warnings = convert(provider, make_document(tiff(2), DocumentFormat.TIFF))
+    result, warnings = convert(provider, make_document(tiff(), DocumentFormat.TIFF))
     assert samples.errors_per_character(samples.true_text("invoice.txt"), result.markdown) < 0.03
     assert warnings == []
 
@@ -455,7 +433,7 @@ def test_it_reads_all_pages_of_a_tiff(provider: LocalProvider, make_document: Ma
 @pytest.mark.slow
 def test_an_unreadable_page_has_a_warning(provider: LocalProvider, make_document: Maker) -> None:
     """B18: a failed page does not affect other pages."""
-    content = tiff(2)
+    content = tiff()
     before = caught_errors("page")
     with capture_logs() as lines:
         result, warnings = convert(provider, make_document(content[: len(content) * 3 // 4], DocumentFormat.TIFF))
@@ -805,12 +783,12 @@ def test_no_document_is_read_without_the_required_sandbox(
     """B12: ETL_REQUIRE_SANDBOX refuses to read documents if a part of the sandbox is missing."""
     document = make_document(hostile.printed("Anything"))
     provider = compromised_provider("", **UNFILTERED)
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_require_sandbox": True})
+    change_settings(settings, etl_require_sandbox=True)
     for _ in range(2):
         with capture_logs() as lines, pytest.raises(SandboxMissing):
             convert(provider, document)
         assert [(line["event"], line["missing"]) for line in lines] == [("sandbox_incomplete", ["seccomp"])]
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_require_sandbox": False})
+    change_settings(settings, etl_require_sandbox=False)
     assert "Anything" in convert(provider, document)[0].markdown
 
 
@@ -839,7 +817,7 @@ def test_a_document_that_took_over_its_process_cannot_fill_the_memory_of_the_wor
     compromised_provider: Callable[..., LocalProvider], make_document: Maker, settings: LazySettings, code: str
 ) -> None:
     """B12: the worker also checks the limits of the reader process."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_max_file_bytes": 1 << 20})
+    change_settings(settings, etl_max_file_bytes=1 << 20)
     provider = compromised_provider(code)
     with pytest.raises(OcrFailed):
         convert(provider, make_document(hostile.printed("Anything that is long enough for a line")))

@@ -8,17 +8,16 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from etl.core.errors import Fenced, LlmUnavailable, SchemaInvalid
-from etl.core.stage_context import StageContext, Usage
+from etl.core.stage_context import StageContext
 from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
-from tests.integration import openai_server
-from tests.integration.llm_factories import MemoryResponseCache, codes, configure, context_of, forget, ocr_of, rule_of
+from tests.conftest import change_settings
+from tests.integration.llm_factories import Killed, MemoryResponseCache, codes, context_of, kill, ocr_of, rule_of
 from tests.integration.openai_server import ModelServer, Reply, Request, data_reply, problem, text_reply
 
 ROW = {
@@ -37,34 +36,29 @@ LINE = re.compile(r"^\| (A-\d+) \| ([\d.]+) \|$", re.MULTILINE)
 HEAD = "| article | amount |\n|---|---|\n"
 
 
-def pages_of(rows: int, *, per_page: int = 50) -> list[str]:
-    """Return the pages of a statement with this many rows."""
+def pages_of(rows: int) -> list[str]:
+    """Return the pages of a statement with this many rows, 50 on each page."""
     lines = [f"| A-{number} | {number}.50 |\n" for number in range(rows)]
-    return [HEAD + "".join(lines[at : at + per_page]) for at in range(0, rows, per_page)]
+    return [HEAD + "".join(lines[at : at + 50]) for at in range(0, rows, 50)]
 
 
 def rows_of(request: Request) -> list[dict[str, Any]]:
     """Return all rows in the document's text of a request."""
-    user = request.message("user")
-    text = user.split(user.split("\n")[1])[2]
-    return [{"sku": sku, "amount": float(amount)} for sku, amount in LINE.findall(text)]
+    return [{"sku": sku, "amount": float(amount)} for sku, amount in LINE.findall(text_of(request))]
 
 
 ALL = [{"sku": f"A-{number}", "amount": number + 0.5} for number in range(500)]
 
 
 @pytest.fixture
-def models(settings: Any) -> Iterator[ModelServer]:
-    with openai_server.running() as server:
-        configure(
-            settings,
-            server,
-            etl_postprocess_chunk_threshold_chars=1_000,
-            etl_postprocess_chunk_size_chars=1_500,
-            etl_postprocess_parallel=1,
-        )
-        yield server
-        forget(server)
+def models(models: ModelServer, settings: Any) -> ModelServer:
+    change_settings(
+        settings,
+        etl_postprocess_chunk_threshold_chars=1_000,
+        etl_postprocess_chunk_size_chars=1_500,
+        etl_postprocess_parallel=1,
+    )
+    return models
 
 
 def process(
@@ -211,7 +205,7 @@ def test_other_members_of_the_reply_about_a_missing_value_are_ignored(models: Mo
 
 
 def test_a_value_not_found_at_the_edges_is_requested_with_more_text(models: ModelServer, settings: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_chunk_size_chars": 8_000})
+    change_settings(settings, etl_postprocess_chunk_size_chars=8_000)
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "total": {"type": "number"}}, "required": ["total"]}
     sizes: list[int] = []
 
@@ -540,7 +534,7 @@ def rows_in_notes(request: Request) -> list[dict[str, Any]]:
 
 def test_rows_that_are_lost_when_notes_are_combined_are_detected(models: ModelServer, settings: Any) -> None:
     """The first combination has only half of the rows, and must not be accepted."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_chunk_threshold_chars": 100_000})
+    change_settings(settings, etl_postprocess_chunk_threshold_chars=100_000)
 
     def answer(request: Request) -> Reply:
         if "piece" in request.message("user").split("\n")[1 - 1]:
@@ -595,15 +589,8 @@ def test_the_wrong_items_of_all_pieces_share_requests(models: ModelServer, every
     ]
 
 
-class Killed(BaseException):
-    """The end of the worker process."""
-
-
 def test_no_correction_is_paid_twice_after_the_worker_was_killed(models: ModelServer) -> None:
     """The worker is killed after each response. The next run uses cached responses, and the result is the same."""
-
-    def kill(_usage: Usage) -> None:
-        raise Killed
 
     def answer(request: Request) -> Reply:
         if not is_correction(request):
@@ -650,7 +637,7 @@ class ConcurrencyCounter:
 @pytest.mark.parametrize("parallel", [1, 3])
 @pytest.mark.slow
 def test_pieces_are_read_a_few_at_a_time(models: ModelServer, settings: Any, parallel: int) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_parallel": parallel})
+    change_settings(settings, etl_postprocess_parallel=parallel)
     counter = ConcurrencyCounter()
     models.set_default(counter)
     seen: list[int] = []
@@ -665,7 +652,7 @@ def test_pieces_are_read_a_few_at_a_time(models: ModelServer, settings: Any, par
 
 @pytest.mark.slow
 def test_warnings_are_in_the_order_of_the_pieces(models: ModelServer, settings: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_parallel": 4})
+    change_settings(settings, etl_postprocess_parallel=4)
 
     def answer(request: Request) -> Reply:
         rows = rows_of(request)
@@ -681,7 +668,7 @@ def test_warnings_are_in_the_order_of_the_pieces(models: ModelServer, settings: 
 
 
 def test_calls_that_run_when_another_fails_are_kept(models: ModelServer, settings: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_parallel": 3})
+    change_settings(settings, etl_postprocess_parallel=3)
     failing = threading.Event()
     failing.set()
 
@@ -708,7 +695,7 @@ def test_calls_that_run_when_another_fails_are_kept(models: ModelServer, setting
 
 
 def test_a_cancelled_run_does_not_wait_for_its_calls(models: ModelServer, settings: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_postprocess_parallel": 3})
+    change_settings(settings, etl_postprocess_parallel=3)
     context = context_of(seconds=120)
 
     def answer(request: Request) -> Reply:

@@ -15,7 +15,6 @@ import prometheus_client
 import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
-from django.db import connection
 from django.db.models.functions import Now
 from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
@@ -29,12 +28,14 @@ from etl.models import Task
 from exports.core import gauges
 from exports.maintenance import periodic
 from exports.models import Chunk, Dataset, Job, Receipt
-from exports.worker import completion, leases
+from exports.worker import completion
 from tests.broker import valkey
+from tests.conftest import change_settings
 from tests.integration import outcomes
 from tests.integration.etl_factories import make_row
-from tests.integration.factories import claim_one, make_job, result_of
-from tests.integration.test_leases import nodes
+from tests.integration.factories import make_job, result_of
+from tests.integration.plans import nodes_reading
+from tests.integration.test_leases import claim
 from tests.waiting import expect_within
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
@@ -61,8 +62,7 @@ def test_it_refuses_other_addresses_with_a_problem(client: Client) -> None:
 
 
 def test_forwarded_addresses_of_trusted_proxies_count(client: Client, settings: LazySettings) -> None:
-    trusted = {"trusted_proxy_cidrs": [ip_network("127.0.0.1/32")]}
-    settings.SLUICE = settings.SLUICE.model_copy(update=trusted)
+    change_settings(settings, trusted_proxy_cidrs=[ip_network("127.0.0.1/32")])
 
     assert client.get("/metrics", headers={"X-Forwarded-For": "192.0.2.1"}).status_code == 403
 
@@ -140,12 +140,6 @@ def gauge(name: str, **labels: str) -> float:
 def depth() -> dict[str, float]:
     states = ("pending", "running", "retrying", "reusable")
     return {state: value for state in states if (value := gauge("export_queue_depth", state=state))}
-
-
-def claim() -> leases.Claim:
-    claimed = claim_one(backend="test")
-    assert claimed
-    return claimed
 
 
 def test_it_reports_queue_depth_and_age(dataset: Dataset, alice: User, slots: int) -> None:
@@ -230,11 +224,7 @@ def test_it_reads_no_ended_or_waiting_chunks(dataset: Dataset, alice: User) -> N
     Chunk.objects.filter(status="pending", seq__gt=500).update(
         status="done", rows=1, bytes=1, sha256="x", etag="x", source="live"
     )
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE exports_chunk")
-        cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + gauges.GAUGES, {"slots": 8})
-        (plan,) = cursor.fetchone()
-    scans = [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") == "exports_chunk"]
+    scans = nodes_reading("exports_chunk", gauges.GAUGES, {"slots": 8})
 
     assert sum(node["Actual Rows"] for node in scans) == 2
     assert not [node for node in scans if node["Node Type"] == "Seq Scan"]
@@ -258,7 +248,7 @@ def test_counters_are_available_without_the_database(
     """A27: within the timeout of a scraper."""
     with unresponsive_port(listening=listening) as port:
         url = SecretStr(f"postgresql://127.0.0.1:{port}/x")
-        settings.SLUICE = settings.SLUICE.model_copy(update={"database_url": url})
+        change_settings(settings, database_url=url)
 
         def scrape() -> None:
             lines = client.get("/metrics").content.decode().splitlines()

@@ -24,6 +24,7 @@ from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import Document, OCRResult
 from etl.providers.mineru import MinerUProvider, client, jobs
+from tests.conftest import change_settings
 from tests.integration.mineru_servers import (
     CloudServer,
     Job,
@@ -65,7 +66,7 @@ def configure(settings: Any) -> Any:
         }
         if isinstance(server, CloudServer):
             values["etl_mineru_api_key"] = SecretStr(server.key)
-        settings.SLUICE = settings.SLUICE.model_copy(update=values | more)
+        change_settings(settings, **(values | more))
 
     return set_to
 
@@ -228,10 +229,10 @@ def test_reports_a_server_that_is_not_mineru(start: Any, document: Document) -> 
 
 def test_accepts_the_kinds_of_the_protocol(settings: Any) -> None:
     """B1, B22: without network access, so that submissions can check the format."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_mineru_url": "http://127.0.0.1:9"})
+    change_settings(settings, etl_mineru_url="http://127.0.0.1:9")
     assert {DocumentFormat.PDF, DocumentFormat.DOC, DocumentFormat.HTML, DocumentFormat.EPUB} < MinerUProvider().formats
     assert DocumentFormat.TEXT not in MinerUProvider().formats
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_mineru_protocol": "v3"})
+    change_settings(settings, etl_mineru_protocol="v3")
     assert DocumentFormat.DOCX in MinerUProvider().formats
     assert DocumentFormat.DOC not in MinerUProvider().formats
 

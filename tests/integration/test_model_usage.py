@@ -1,6 +1,5 @@
 """Counts of paid model calls by user, compared with the counts of the model server (B17)."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,11 +16,10 @@ from etl.pipeline import actions
 from etl.postprocessors.conversation import Model
 from etl.postprocessors.llm import Llm
 from etl.postprocessors.validation import Question
-from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.llm_factories import INVOICE, INVOICE_TEXT, codes, configure, context_of, forget, ocr_of, rule_of
+from tests.integration.llm_factories import INVOICE, INVOICE_TEXT, codes, configure, context_of, ocr_of, rule_of
 from tests.integration.openai_server import ModelServer, Reply, data_reply, problem, text_reply
-from tests.integration.stage_runs import ConfigureStages, row_of, run, run_when_due
+from tests.integration.stage_runs import row_of, run, run_when_due
 from tests.integration.test_llm import drip, hang
 
 USAGE = "/api/v1/etl/usage"
@@ -30,13 +28,9 @@ PROMPT, COMPLETION = 11, 7  # tokens that the server counts for each response
 
 
 @pytest.fixture
-def models(settings: Any, configure_stages: ConfigureStages) -> Iterator[ModelServer]:
-    settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
-    with openai_server.running() as server:
-        configure(settings, server)
-        server.set_default(data_reply(GOOD))
-        yield server
-        forget(server)
+def models(model_server: ModelServer) -> ModelServer:
+    model_server.set_default(data_reply(GOOD))
+    return model_server
 
 
 @pytest.fixture

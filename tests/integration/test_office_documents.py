@@ -4,7 +4,6 @@ import io
 import re
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -35,29 +34,11 @@ from etl.providers.local.office.bounds import MAX_CELLS, TextBudget
 from etl.providers.local.office.workbook import Workbook
 from etl.providers.local.pages import DocumentLimits
 from tests import samples
-from tests.samples import hostile, hostile_office
+from tests.samples import Maker, hostile, hostile_office
 from tests.unit.test_citations import citations
 
 SAMPLES = Path(samples.__file__).parent / "office"
 TABLE = "| Item | Quantity | Amount |\n| --- | --- | --- |\n| Steel brackets, 40 mm | 120 | 378.00 |"
-Maker = Callable[[bytes, DocumentFormat], Document]
-
-
-@pytest.fixture(scope="module")
-def provider() -> Iterator[LocalProvider]:
-    made = LocalProvider()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Maker:
-    def make(content: bytes, kind: DocumentFormat) -> Document:
-        path = tmp_path / f"17.{kind}"
-        path.write_bytes(content)
-        return samples.document(path, kind)
-
-    return make
 
 
 def convert(provider: LocalProvider, document: Document) -> tuple[OCRResult, list[tuple[str, int | None]]]:
@@ -111,23 +92,25 @@ def saved(workbook: openpyxl.Workbook) -> bytes:
     return file.getvalue()
 
 
-def test_more_than_twenty_hidden_columns_are_abbreviated(provider: LocalProvider, made: Maker) -> None:
+def test_more_than_twenty_hidden_columns_are_abbreviated(provider: LocalProvider, make_document: Maker) -> None:
     workbook = openpyxl.Workbook()
     workbook.active.append(list(range(30)))
     for column in range(1, 27):
         workbook.active.column_dimensions[get_column_letter(column)].hidden = True
-    result = provider.convert(made(saved(workbook), DocumentFormat.XLSX), context=StageContext(seconds=120))
+    result = provider.convert(make_document(saved(workbook), DocumentFormat.XLSX), context=StageContext(seconds=120))
     assert "Hidden columns: A, B, C, D, E, F, G, H, I, J, K, L, M, N, O, P, Q, R, S, T, …." in result.markdown
 
 
-def test_formulas_without_a_cached_value_have_a_warning_that_names_them(provider: LocalProvider, made: Maker) -> None:
+def test_formulas_without_a_cached_value_have_a_warning_that_names_them(
+    provider: LocalProvider, make_document: Maker
+) -> None:
     workbook = openpyxl.Workbook()
     workbook.active.append(["Note"])
     sheet = workbook.create_sheet("Bill")
     for row in (["Item", "EUR"], ["a", 10], ["b", 20], ["Total", "=SUM(B2:B3)"], ["Tax", "=B4*0.19"]):
         sheet.append(row)
     context = StageContext(seconds=120)
-    result = provider.convert(made(saved(workbook), DocumentFormat.XLSX), context=context)
+    result = provider.convert(make_document(saved(workbook), DocumentFormat.XLSX), context=context)
     assert "| Total |  |" in result.markdown
     [warning] = context.warnings
     assert (warning.code, warning.page) == ("formula_without_value", 2)
@@ -143,7 +126,7 @@ def test_formulas_without_a_cached_value_are_counted() -> None:
         workbook.page(0)
 
 
-def test_formulas_of_programs_that_store_zero_have_a_warning(provider: LocalProvider, made: Maker) -> None:
+def test_formulas_of_programs_that_store_zero_have_a_warning(provider: LocalProvider, make_document: Maker) -> None:
     file = io.BytesIO()
     with xlsxwriter.Workbook(file, {"in_memory": True}) as workbook:
         sheet = workbook.add_worksheet()
@@ -151,19 +134,19 @@ def test_formulas_of_programs_that_store_zero_have_a_warning(provider: LocalProv
         for row in range(1, 30):
             sheet.write_row(row, 0, ["Total", "=SUM(B1:B1)"])
     context = StageContext(seconds=120)
-    result = provider.convert(made(file.getvalue(), DocumentFormat.XLSX), context=context)
+    result = provider.convert(make_document(file.getvalue(), DocumentFormat.XLSX), context=context)
     assert "| a | 10 | 0 |" in result.markdown
     assert "| Total |  |  |" in result.markdown
     assert "B20, B21, …." in context.warnings[0].detail
 
 
-def test_a_formula_may_have_an_empty_text_as_its_value(provider: LocalProvider, made: Maker) -> None:
+def test_a_formula_may_have_an_empty_text_as_its_value(provider: LocalProvider, make_document: Maker) -> None:
     cells = b'<row><c t="str"><f>""</f><v></v></c><c><f>1+1</f><v>2</v></c></row>'
-    _, warnings = convert(provider, made(hostile_office.xlsx(cells), DocumentFormat.XLSX))
+    _, warnings = convert(provider, make_document(hostile_office.xlsx(cells), DocumentFormat.XLSX))
     assert warnings == []
 
 
-def test_struck_text_of_cells_is_marked(provider: LocalProvider, made: Maker) -> None:
+def test_struck_text_of_cells_is_marked(provider: LocalProvider, make_document: Maker) -> None:
     """B28"""
     workbook = openpyxl.Workbook()
     sheet = workbook.active
@@ -175,17 +158,17 @@ def test_struck_text_of_cells_is_marked(provider: LocalProvider, made: Maker) ->
     sheet["B1"].font = sheet["A3"].font = Font(strike=True)
     sheet["B1"].number_format = "0.00"
     sheet["B3"].font = Font(strike=False)
-    result, _ = convert(provider, made(saved(workbook), DocumentFormat.XLSX))
+    result, _ = convert(provider, make_document(saved(workbook), DocumentFormat.XLSX))
     assert "| Price | ~~99.00~~ |" in result.markdown
     assert "| Note | now 80.00 ~~was 99.00~~ EUR |" in result.markdown
     assert "| ~~all struck~~ | 77 |" in result.markdown
 
 
-def test_texts_of_cells_have_their_format(provider: LocalProvider, made: Maker) -> None:
+def test_texts_of_cells_have_their_format(provider: LocalProvider, make_document: Maker) -> None:
     workbook = openpyxl.Workbook()
     workbook.active.append(["Weight", "five"])
     workbook.active["B1"].number_format = '0;-0;0;@" kg"'
-    result, _ = convert(provider, made(saved(workbook), DocumentFormat.XLSX))
+    result, _ = convert(provider, make_document(saved(workbook), DocumentFormat.XLSX))
     assert "| Weight | five kg |" in result.markdown
 
 
@@ -203,7 +186,9 @@ def test_sheets_of_opendocument_are_pages(provider: LocalProvider) -> None:
     assert pages[0] == "## Stock\n\n| Article | Units |\n| --- | --- |\n| Bolt | 120 |\n| Nut | 250 |"
 
 
-def test_a_mail_has_its_headers_its_table_and_the_names_of_attachments(provider: LocalProvider, made: Maker) -> None:
+def test_a_mail_has_its_headers_its_table_and_the_names_of_attachments(
+    provider: LocalProvider, make_document: Maker
+) -> None:
     mail = (
         b"From: =?utf-8?q?J=C3=BCrgen?= <j@example.com>\r\nTo: a@example.com\r\nSubject: Bill\r\nMIME-Version: 1.0\r\n"
         b'Content-Type: multipart/mixed; boundary="b"\r\n\r\n--b\r\nContent-Type: text/html; charset=iso-8859-1\r\n\r\n'
@@ -211,7 +196,7 @@ def test_a_mail_has_its_headers_its_table_and_the_names_of_attachments(provider:
         b"--b\r\nContent-Type: application/pdf\r\nContent-Disposition: attachment; filename=bill.pdf\r\n\r\n"
         b"%PDF\r\n--b--\r\n"
     )
-    result, warnings = convert(provider, made(mail, DocumentFormat.EML))
+    result, warnings = convert(provider, make_document(mail, DocumentFormat.EML))
     assert "From: Jürgen <j@example.com>\n\nTo: a@example.com\n\nSubject: Bill" in result.markdown
     assert "| Item | Price |\n| --- | --- |\n| Café | 2 |" in result.markdown
     assert "Attachment: bill.pdf (4 bytes)" in result.markdown
@@ -273,36 +258,36 @@ MAILS = {
 
 @pytest.mark.parametrize(("mail", "expected"), MAILS.values(), ids=MAILS)
 def test_all_displayed_texts_of_a_mail_are_read(
-    provider: LocalProvider, made: Maker, mail: str, expected: list[str]
+    provider: LocalProvider, make_document: Maker, mail: str, expected: list[str]
 ) -> None:
     """Before, only one text was read. The others were lost, or treated as attachments (RFC 2046, RFC 2183)."""
     content = f"From: a@example.com\nMIME-Version: 1.0\n{mail}".encode()
-    result, warnings = convert(provider, made(content, DocumentFormat.EML))
+    result, warnings = convert(provider, make_document(content, DocumentFormat.EML))
     assert result.markdown.strip().split("\n\n")[2:] == expected
     assert ("attachment_not_read", 1) in warnings or not any("Attachment:" in each for each in expected)
 
 
-def test_delimited_text_is_a_table(provider: LocalProvider, made: Maker) -> None:
+def test_delimited_text_is_a_table(provider: LocalProvider, make_document: Maker) -> None:
     text = 'Datum;Konto;Betrag\n29.02.2024;"Erlöse; Inland";1.234,50 €\n'
-    result, _ = convert(provider, made(text.encode("cp1252"), DocumentFormat.CSV))
+    result, _ = convert(provider, make_document(text.encode("cp1252"), DocumentFormat.CSV))
     assert (
         "| Datum | Konto | Betrag |\n| --- | --- | --- |\n| 29.02.2024 | Erlöse; Inland | 1.234,50 € |"
         in result.markdown
     )
 
 
-def test_telugu_in_utf_16_has_the_pages_of_its_form_feeds(provider: LocalProvider, made: Maker) -> None:
+def test_telugu_in_utf_16_has_the_pages_of_its_form_feeds(provider: LocalProvider, make_document: Maker) -> None:
     """In UTF-16, each Telugu character contains the byte 0x0C, which is a form feed in ASCII."""
     pages = ["ఇన్వాయిస్ సంఖ్య " * 100, "మొత్తం"]
-    result, _ = convert(provider, made("\f".join(pages).encode("utf-16"), DocumentFormat.TEXT))
+    result, _ = convert(provider, make_document("\f".join(pages).encode("utf-16"), DocumentFormat.TEXT))
     assert [result.markdown[page.start : page.end].strip() for page in result.pages] == [page.strip() for page in pages]
 
 
-def test_a_damaged_sheet_has_a_warning_and_the_others_are_read(provider: LocalProvider, made: Maker) -> None:
+def test_a_damaged_sheet_has_a_warning_and_the_others_are_read(provider: LocalProvider, make_document: Maker) -> None:
     content = (SAMPLES / "ledger.xlsx").read_bytes()
     broken = replaced(content, "xl/worksheets/sheet2.xml", b"<worksheet><sheetData><row>")
     with capture_logs() as logs:
-        result, warnings = convert(provider, made(broken, DocumentFormat.XLSX))
+        result, warnings = convert(provider, make_document(broken, DocumentFormat.XLSX))
     assert "Sales" in result.markdown
     assert ("page_failed", 2) in warnings
     assert [(log["event"], log["page"]) for log in logs if log["log_level"] == "error"] == [("page_unreadable", 2)]
@@ -324,13 +309,13 @@ RUNS = [
 
 @pytest.mark.parametrize(("content", "kind"), RUNS, ids=[f"{kind} {at}" for at, (_, kind) in enumerate(RUNS)])
 def test_words_with_mixed_formatting_are_not_split(
-    provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat
+    provider: LocalProvider, make_document: Maker, content: bytes, kind: DocumentFormat
 ) -> None:
-    assert "INV-2024-17" in convert(provider, made(content, kind))[0].markdown
+    assert "INV-2024-17" in convert(provider, make_document(content, kind))[0].markdown
 
 
 def test_the_displayed_text_of_opendocument_cells_is_read_and_hidden_rows_have_a_warning(
-    provider: LocalProvider, made: Maker
+    provider: LocalProvider, make_document: Maker
 ) -> None:
     cell = (
         '<table:table-cell office:value-type="percentage" office:value="0.19"><text:p>19 %</text:p></table:table-cell>'
@@ -339,51 +324,51 @@ def test_the_displayed_text_of_opendocument_cells_is_read_and_hidden_rows_have_a
         f"<table:table-row>{cell}</table:table-row>"
         f'<table:table-row table:visibility="collapse">{cell}</table:table-row>'
     )
-    result, warnings = convert(provider, made(hostile_office.ods(row.encode()), DocumentFormat.ODS))
+    result, warnings = convert(provider, make_document(hostile_office.ods(row.encode()), DocumentFormat.ODS))
     assert "19 %" in result.markdown
     assert "0.19" not in result.markdown
     assert warnings == [("hidden_text", 1)]
 
 
-def test_a_footnote_is_on_the_page_that_has_its_label(provider: LocalProvider, made: Maker) -> None:
+def test_a_footnote_is_on_the_page_that_has_its_label(provider: LocalProvider, make_document: Maker) -> None:
     note = b"<text:note-citation>1</text:note-citation><text:note-body><text:p>PO-7</text:p></text:note-body>"
     body = b"<text:p>First<text:note>" + note + b"</text:note></text:p><text:p><text:soft-page-break/>Second</text:p>"
-    result, _ = convert(provider, made(hostile_office.odt(body), DocumentFormat.ODT))
+    result, _ = convert(provider, make_document(hostile_office.odt(body), DocumentFormat.ODT))
     pages = [result.markdown[page.start : page.end].strip() for page in result.pages]
     assert pages == ["First[^1]\n\n[^1]: PO-7", "Second"]
 
 
-def test_a_page_break_in_a_footnote_leaves_no_mark(provider: LocalProvider, made: Maker) -> None:
+def test_a_page_break_in_a_footnote_leaves_no_mark(provider: LocalProvider, make_document: Maker) -> None:
     text = b"<text:p>Long <text:soft-page-break/>note</text:p>"
     note = b"<text:note-citation>1</text:note-citation><text:note-body>" + text + b"</text:note-body>"
     body = b"<text:p>First<text:note>" + note + b"</text:note></text:p>"
-    result, _ = convert(provider, made(hostile_office.odt(body), DocumentFormat.ODT))
+    result, _ = convert(provider, make_document(hostile_office.odt(body), DocumentFormat.ODT))
     assert "[^1]: Long note\n" in result.markdown
 
 
-def test_a_large_picture_has_a_warning_and_a_logo_has_none(provider: LocalProvider, made: Maker) -> None:
+def test_a_large_picture_has_a_warning_and_a_logo_has_none(provider: LocalProvider, make_document: Maker) -> None:
     frame = '<draw:frame svg:width="{0}cm" svg:height="{0}cm"><draw:image xlink:href="a.png"/></draw:frame>'
     for side, expected in ((4, []), (12, [("image_not_read", 1)])):
         body = f"<text:p>Text {frame.format(side)}</text:p>".encode()
-        assert convert(provider, made(hostile_office.odt(body), DocumentFormat.ODT))[1] == expected
+        assert convert(provider, make_document(hostile_office.odt(body), DocumentFormat.ODT))[1] == expected
 
 
-def test_a_table_across_pages_has_its_header_on_each_page(provider: LocalProvider, made: Maker) -> None:
+def test_a_table_across_pages_has_its_header_on_each_page(provider: LocalProvider, make_document: Maker) -> None:
     table = b"<w:tbl>" + hostile_office.row(b"Item", b"Price") + hostile_office.row(b"Bolt", b"12.00")
     table += hostile_office.row(b"Nut", b"13.00", before=b"<w:lastRenderedPageBreak/>") + b"</w:tbl>"
-    result, _ = convert(provider, made(hostile_office.docx(table), DocumentFormat.DOCX))
+    result, _ = convert(provider, make_document(hostile_office.docx(table), DocumentFormat.DOCX))
     pages = [result.markdown[page.start : page.end].strip() for page in result.pages]
     head = "| Item | Price |\n| --- | --- |\n"
     assert pages == [f"{head}| Bolt | 12.00 |", f"{head}| Nut | 13.00 |"]
 
 
 @pytest.mark.parametrize("order", ["thead tbody tfoot", "thead tfoot tbody", "tfoot thead tbody tfoot"])
-def test_the_footer_of_a_table_becomes_its_last_row(provider: LocalProvider, made: Maker, order: str) -> None:
+def test_the_footer_of_a_table_becomes_its_last_row(provider: LocalProvider, make_document: Maker, order: str) -> None:
     """Before, all rows of `<tfoot>` were lost, such as the total of an invoice."""
     rows = {"thead": "<tr><th>Item<th>EUR", "tbody": "<tr><td>Lamp<td>10.00", "tfoot": "<tr><td>Total<td>11.90"}
     table = f"<table>{''.join(f'<{part}>{rows[part]}</{part}>' for part in order.split())}</table>"
     content = f"<!DOCTYPE html><html>{table}<p>Text<table><tr><td>Nested:{table}<tr><td>End</table>"
-    text = convert(provider, made(content.encode(), DocumentFormat.HTML))[0].markdown
+    text = convert(provider, make_document(content.encode(), DocumentFormat.HTML))[0].markdown
     lines = ["| Item | EUR |", "| --- | --- |", "| Lamp | 10.00 |", *["| Total | 11.90 |"] * order.count("tfoot")]
     assert "\n".join([*lines, "", "Text"]) in text
     assert f"| Nested: Item EUR Lamp 10.00{' Total 11.90' * order.count('tfoot')} |" in re.sub(" +", " ", text)
@@ -446,11 +431,14 @@ WRAPPED = {
 
 @pytest.mark.parametrize(("body", "expected"), WRAPPED.values(), ids=WRAPPED)
 def test_text_in_nested_elements_of_word_is_read(
-    provider: LocalProvider, made: Maker, body: str, expected: str
+    provider: LocalProvider, make_document: Maker, body: str, expected: str
 ) -> None:
     """Before, docling omitted this text without a warning."""
     content = hostile_office.docx(body.encode())
-    assert convert(provider, made(content, DocumentFormat.DOCX))[0].markdown == f"<!-- page: 1 -->\n\n{expected}\n\n"
+    assert (
+        convert(provider, make_document(content, DocumentFormat.DOCX))[0].markdown
+        == f"<!-- page: 1 -->\n\n{expected}\n\n"
+    )
 
 
 def struck(text: str, *properties: str) -> str:
@@ -497,17 +485,19 @@ STRUCK = {
 
 @pytest.mark.parametrize(("content", "kind", "expected"), STRUCK.values(), ids=STRUCK)
 def test_struck_text_is_marked_and_not_cited_as_certain(
-    provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, expected: str
+    provider: LocalProvider, make_document: Maker, content: bytes, kind: DocumentFormat, expected: str
 ) -> None:
     """Before, struck text could not be distinguished from other text."""
-    markdown = convert(provider, made(content, kind))[0].markdown
+    markdown = convert(provider, make_document(content, kind))[0].markdown
     assert markdown.removeprefix("<!-- page: 1 -->").strip() == expected
     found = citations({"was": Decimal("77.00"), "now": Decimal("80.00")}, pages=[expected])
     assert found["/was"]["match"] == ("ambiguous" if "77.00" in expected else "not_found")
     assert found["/now"]["match"] == ("exact" if "80.00" in expected else "not_found")
 
 
-def test_numbered_paragraphs_and_ruby_text_of_opendocument_are_read(provider: LocalProvider, made: Maker) -> None:
+def test_numbered_paragraphs_and_ruby_text_of_opendocument_are_read(
+    provider: LocalProvider, make_document: Maker
+) -> None:
     """Before, the paragraphs were lost, and ruby text was joined to its base text."""
     body = (
         "<text:numbered-paragraph><text:number>1.</text:number><text:p>Clause 4.17</text:p></text:numbered-paragraph>"
@@ -515,11 +505,11 @@ def test_numbered_paragraphs_and_ruby_text_of_opendocument_are_read(provider: Lo
         "<text:p>Name <text:ruby><text:ruby-base>田中</text:ruby-base><text:ruby-text>tanaka</text:ruby-text>"
         "</text:ruby> san</text:p>"
     )
-    text = convert(provider, made(hostile_office.odt(body.encode()), DocumentFormat.ODT))[0].markdown
+    text = convert(provider, make_document(hostile_office.odt(body.encode()), DocumentFormat.ODT))[0].markdown
     assert text == "<!-- page: 1 -->\n\nClause 4.17\n\n## Price\n\nName 田中 san\n\n"
 
 
-def test_charts_have_the_coordinates_of_their_points(provider: LocalProvider, made: Maker) -> None:
+def test_charts_have_the_coordinates_of_their_points(provider: LocalProvider, make_document: Maker) -> None:
     """Before, x values and the sizes of bubbles were lost."""
     presentation = Presentation()
     shapes = presentation.slides.add_slide(presentation.slide_layouts[6]).shapes
@@ -533,22 +523,24 @@ def test_charts_have_the_coordinates_of_their_points(provider: LocalProvider, ma
     shapes.add_chart(XL_CHART_TYPE.BUBBLE, 0, 0, 9, 9, bubbles)
     content = io.BytesIO()
     presentation.save(content)
-    text = re.sub(" +", " ", convert(provider, made(content.getvalue(), DocumentFormat.PPTX))[0].markdown)
+    text = re.sub(" +", " ", convert(provider, make_document(content.getvalue(), DocumentFormat.PPTX))[0].markdown)
     assert "| S1 (x) | S1 | S2 (x) | S2 |\n|---|---|---|---|---|\n| | 1.5 | 10 | 2.5 | 20 |" in text
     assert "| B (x) | B | B (size) |\n|---|---|---|---|\n| | 3.5 | 30 | 99 |" in text
 
 
-def test_items_of_html_lists_have_their_numbers(provider: LocalProvider, made: Maker) -> None:
+def test_items_of_html_lists_have_their_numbers(provider: LocalProvider, make_document: Maker) -> None:
     lists = "<ol><li value=7>a<li>b<ol><li value='3'>c</ol><li value=x>d</ol><ol start=4><li>e<li value=9>f</ol>"
-    text = convert(provider, made(f"<!DOCTYPE html><html>{lists}".encode(), DocumentFormat.HTML))[0].markdown
+    text = convert(provider, make_document(f"<!DOCTYPE html><html>{lists}".encode(), DocumentFormat.HTML))[0].markdown
     assert re.findall(r"(\d+)\. ([a-f])", text) == [*zip("783949", "abcdef", strict=True)]
 
 
 @pytest.mark.parametrize("line", ["sep=;\r\n", "\ufeffsep=;\n", '"SEP=;"\n'])
-def test_the_declared_delimiter_of_a_table_is_not_a_row(provider: LocalProvider, made: Maker, line: str) -> None:
+def test_the_declared_delimiter_of_a_table_is_not_a_row(
+    provider: LocalProvider, make_document: Maker, line: str
+) -> None:
     """Excel reads and writes this line. Before, it became the header of the table."""
     text = f"{line}a,b;1,50\nc,d;2,50\n"
-    result, _ = convert(provider, made(text.encode(), DocumentFormat.CSV))
+    result, _ = convert(provider, make_document(text.encode(), DocumentFormat.CSV))
     assert "-->\n\n| a,b | 1,50 |\n| --- | --- |\n| c,d | 2,50 |\n" in result.markdown
 
 
@@ -595,11 +587,11 @@ BOMBS: list[tuple[str, bytes, DocumentFormat, type[EtlError]]] = [
 @pytest.mark.parametrize(("content", "kind", "error"), [bomb[1:] for bomb in BOMBS], ids=[bomb[0] for bomb in BOMBS])
 @pytest.mark.slow
 def test_decompression_bombs_are_refused_and_the_next_document_is_read(
-    provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, error: type[EtlError]
+    provider: LocalProvider, make_document: Maker, content: bytes, kind: DocumentFormat, error: type[EtlError]
 ) -> None:
     """B28"""
     with pytest.raises(EtlError) as caught:
-        convert(provider, made(content, kind))
+        convert(provider, make_document(content, kind))
     assert isinstance(caught.value, error)
     assert not caught.value.transient
     assert "Quantity" in read(provider, "invoice.docx")[0][0]
@@ -622,20 +614,20 @@ CITED = hostile_office.paragraph(b"Text.") + b'<w:p><w:r><w:footnoteReference w:
     ids=["text boxes", "notes", "notes that cite each other"],
 )
 def test_nested_content_is_read_once(
-    provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, counts: tuple[int, int]
+    provider: LocalProvider, make_document: Maker, content: bytes, kind: DocumentFormat, counts: tuple[int, int]
 ) -> None:
     """B12: before, each level was read twice as often as the level above it, so 469 bytes exceeded the time limit of
     every attempt.
     """
-    markdown = convert(provider, made(content, kind))[0].markdown
+    markdown = convert(provider, make_document(content, kind))[0].markdown
     assert markdown.count("Text.") == 1
     assert (markdown.count("Box."), len(re.findall(r"Note( \d+)?\.", markdown))) == counts
 
 
-def test_a_note_that_is_cited_often_is_written_once(provider: LocalProvider, made: Maker) -> None:
+def test_a_note_that_is_cited_often_is_written_once(provider: LocalProvider, make_document: Maker) -> None:
     """B12: before, 1,907 bytes became 600 MB of Markdown."""
     cited = b"".join(b'<w:p><w:r><w:footnoteReference w:id="0"/></w:r></w:p>' for _ in range(50))
-    document = made(hostile_office.docx(cited, parts=hostile_office.notes(1)), DocumentFormat.DOCX)
+    document = make_document(hostile_office.docx(cited, parts=hostile_office.notes(1)), DocumentFormat.DOCX)
     markdown = convert(provider, document)[0].markdown
     assert markdown.count("Note 0.") == 1
     assert markdown.count("[^0]") > 50
@@ -650,7 +642,7 @@ def test_markdown_that_is_longer_than_its_text_is_limited() -> None:
 
 
 @pytest.mark.slow
-def test_labels_of_lists_are_limited(provider: LocalProvider, made: Maker) -> None:
+def test_labels_of_lists_are_limited(provider: LocalProvider, make_document: Maker) -> None:
     """B12: a long label occurs once in the file, but at each item in the text."""
     item = (
         b'<w:p><w:pPr><w:numPr><w:ilvl w:val="0"/><w:numId w:val="1"/></w:numPr></w:pPr><w:r><w:t>x</w:t></w:r></w:p>'
@@ -663,31 +655,31 @@ def test_labels_of_lists_are_limited(provider: LocalProvider, made: Maker) -> No
     relations = hostile_office.relations(("r2", "numbering", "numbering.xml"))
     parts = (("word/_rels/document.xml.rels", relations), ("word/numbering.xml", numbering.encode()))
     with pytest.raises(errors.TooMuchText):
-        convert(provider, made(hostile_office.docx(item * 1_000, parts=parts), DocumentFormat.DOCX))
+        convert(provider, make_document(hostile_office.docx(item * 1_000, parts=parts), DocumentFormat.DOCX))
 
 
 @pytest.mark.slow
-def test_the_processor_time_of_a_document_is_limited(made: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_processor_time_of_a_document_is_limited(make_document: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """B12: Python's email parser takes hours for some headers, and reads each header three times."""
     monkeypatch.setattr("etl.providers.local.provider.MAX_OFFICE_SECONDS", 2)
     mail = b"Date: x\nMIME-Version: 1.0\nFrom: " + b"((a" * 100 + b"a, " * 300_000 + b"b\n\nText\n"
     provider = LocalProvider()
     try:
         with pytest.raises(errors.TooMuchProcessing) as caught:
-            convert(provider, made(mail, DocumentFormat.EML))
+            convert(provider, make_document(mail, DocumentFormat.EML))
         assert not caught.value.transient
         assert "Quantity" in read(provider, "invoice.docx")[0][0]
     finally:
         provider.close()
 
 
-def test_an_exceeded_limit_is_reported_with_numbers(provider: LocalProvider, made: Maker) -> None:
+def test_an_exceeded_limit_is_reported_with_numbers(provider: LocalProvider, make_document: Maker) -> None:
     with pytest.raises(errors.TooManyPages) as caught:
-        convert(provider, made(hostile_office.xlsx(b"", sheets=600), DocumentFormat.XLSX))
+        convert(provider, make_document(hostile_office.xlsx(b"", sheets=600), DocumentFormat.XLSX))
     assert caught.value.detail == "The document has 600 pages; the limit is 500."
 
 
-def test_nothing_is_fetched(provider: LocalProvider, made: Maker) -> None:
+def test_nothing_is_fetched(provider: LocalProvider, make_document: Maker) -> None:
     """Pictures, links, styles, and relationships of a document cause no requests."""
     requested: list[str] = []
 
@@ -705,8 +697,8 @@ def test_nothing_is_fetched(provider: LocalProvider, made: Maker) -> None:
     external = hostile_office.relations(("r9", "styles", f"{url}styles"), ("r8", "image", f"{url}i"), external=True)
     word = hostile_office.docx(hostile_office.paragraph(b"text"), parts=(("word/_rels/document.xml.rels", external),))
     try:
-        assert "text" in convert(provider, made(page.encode(), DocumentFormat.HTML))[0].markdown
-        assert "text" in convert(provider, made(word, DocumentFormat.DOCX))[0].markdown
+        assert "text" in convert(provider, make_document(page.encode(), DocumentFormat.HTML))[0].markdown
+        assert "text" in convert(provider, make_document(word, DocumentFormat.DOCX))[0].markdown
     finally:
         server.shutdown()
         thread.join()

@@ -2,15 +2,12 @@
 
 import hashlib
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from django.conf import LazySettings, settings
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.db.models.functions import Now
-from prometheus_client import REGISTRY
-from pydantic import AnyHttpUrl
 
 from config.platform import storage
 from config.platform.http.problems import Problem
@@ -26,6 +23,7 @@ from tests.integration.factories import claim_one, make_job
 from tests.integration.test_batches import _long_time_limits, claim_batch, run  # noqa: F401 - fixtures
 from tests.integration.test_completion import fetched
 from tests.integration.test_execution import CONTENT, empty_bucket  # noqa: F401 - a fixture
+from tests.integration.test_sweeper import violations
 from tests.waiting import let_pass
 
 
@@ -111,11 +109,7 @@ def test_large_files_are_in_no_pack(alone: Dataset, alice: User, monkeypatch: py
     check_files(job)
 
 
-def test_a_pack_fits_one_request(
-    alone: Dataset,
-    alice: User,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_pack_fits_one_request(alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packs, "BATCH_BYTES", 2 * packs.longest_frame(len(CONTENT)))
     job = make_job(alone, alice, 6, delivery="manifest")
     run(claim_batch(6))
@@ -127,12 +121,9 @@ def test_a_pack_fits_one_request(
 
 
 @pytest.fixture
-def refused(settings: LazySettings) -> Iterator[None]:
+def refused(proxy: faulty_s3.Proxy) -> None:
     """An object storage that refuses packs of batches."""
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        proxy.inject("PUT", "/batches/", faulty_s3.answer_500, times=1000)
-        yield
+    proxy.inject("PUT", "/batches/", faulty_s3.answer_500, times=1000)
 
 
 @pytest.mark.usefixtures("refused")
@@ -148,7 +139,7 @@ def test_a_failure_to_store_a_pack_fails_no_chunk(alone: Dataset, alice: User) -
 
 
 def test_a_hanging_storage_loses_no_lease(
-    alone: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+    alone: Dataset, alice: User, proxy: faulty_s3.Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A16: a worker waits for a pack only for a few seconds, and the next batch does not try to store one."""
     monkeypatch.setattr(small_puts, "TIMEOUT_SECONDS", 1)
@@ -159,17 +150,15 @@ def test_a_hanging_storage_loses_no_lease(
         let_pass(5)
         handler.close_connection = True
 
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        proxy.inject("PUT", "/batches/", hang, times=1000)
-        job = make_job(alone, alice, 7, delivery="manifest")
-        began = time.monotonic()
-        for size in (3, 3):
-            run(claim_batch(size))
-        assert time.monotonic() - began < 4.5
-        assert len(held) == 1
-        storage.require_writable()
-        assert not storage.is_suspected()
+    proxy.inject("PUT", "/batches/", hang, times=1000)
+    job = make_job(alone, alice, 7, delivery="manifest")
+    began = time.monotonic()
+    for size in (3, 3):
+        run(claim_batch(size))
+    assert time.monotonic() - began < 4.5
+    assert len(held) == 1
+    storage.require_writable()
+    assert not storage.is_suspected()
     assert packs_of(job) == [None] * 7
     assert set(job.chunks.filter(status="done").values_list("attempts", flat=True)) == {1}
 
@@ -240,10 +229,6 @@ def test_packs_are_deleted_with_their_delivery(job: Job) -> None:
     Receipt.objects.filter(pk=job.pk).update(expires_at="2000-01-01T00:00Z")
     storage_cleanup.delete_expired()
     assert objects(job) == set()
-
-
-def violations() -> float:
-    return REGISTRY.get_sample_value("export_receipt_ttl_violation_total") or 0
 
 
 def test_no_completion_uses_a_pack_that_the_sweep_may_delete() -> None:

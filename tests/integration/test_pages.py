@@ -15,26 +15,16 @@ from config.platform.durations import duration
 from config.platform.http.tokens import id_of, of_user
 from config.platform.ui.sign_in import NAME_RATE_FACTOR
 from config.platform.ui.templatetags import pages
-from tests.broker import valkey
+from tests.conftest import browser_of, change_settings
+
+pytestmark = pytest.mark.usefixtures("empty_redis")
 
 PASSWORD = "only for tests, 1"
-
-
-@pytest.fixture(autouse=True)
-def reset_rate_limits() -> None:
-    """Reset the rate limits, so that attempts in one test do not count in the next."""
-    valkey().flushdb()
 
 
 @pytest.fixture
 def carol(transactional_db: None) -> User:
     return User.objects.create_user("carol", password=PASSWORD)
-
-
-def signed_in(user: User) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 def sign_in(client: Client, name: str, password: str, **more: Any) -> str:
@@ -43,7 +33,7 @@ def sign_in(client: Client, name: str, password: str, **more: Any) -> str:
 
 # ---- Signing in -----------------------------------------------------------------------------------------------------
 def test_sign_in_attempts_are_limited_per_minute(carol: User, settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "3/min"})
+    change_settings(settings, sign_in_rate="3/min")
     for _ in range(3):
         assert "Incorrect username or password" in sign_in(Client(), "carol", "wrong")
     assert "Too many attempts" in sign_in(Client(), "carol", PASSWORD)
@@ -52,7 +42,7 @@ def test_sign_in_attempts_are_limited_per_minute(carol: User, settings: LazySett
 
 @pytest.mark.slow
 def test_sign_in_attempts_count_by_name_across_addresses(carol: User, settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "1/hour"})
+    change_settings(settings, sign_in_rate="1/hour")
     for number in range(NAME_RATE_FACTOR):
         assert "Incorrect username or password" in sign_in(
             Client(), "carol", "wrong", REMOTE_ADDR=f"192.0.2.{number + 10}"
@@ -62,7 +52,7 @@ def test_sign_in_attempts_count_by_name_across_addresses(carol: User, settings: 
 
 @pytest.mark.slow
 def test_one_address_cannot_lock_out_other_users(carol: User, settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "2/min"})
+    change_settings(settings, sign_in_rate="2/min")
     for _ in range(2 * NAME_RATE_FACTOR + 5):
         sign_in(Client(), "carol", "wrong", REMOTE_ADDR="192.0.2.1")
     assert "Incorrect username or password" in sign_in(Client(), "carol", "wrong", REMOTE_ADDR="192.0.2.2")
@@ -111,16 +101,16 @@ def test_every_response_has_a_content_security_policy(client: Client, transactio
 
 
 def test_pages_are_not_cached(carol: User) -> None:
-    answer = signed_in(carol).get("/app/account")
+    answer = browser_of(carol).get("/app/account")
     assert answer["Cache-Control"] == "no-store"
     assert "HX-Request" in answer["Vary"]
 
 
 def test_tokens_of_other_users_cannot_be_revoked(carol: User, alice: User) -> None:
-    mine = signed_in(carol)
+    mine = browser_of(carol)
     mine.post("/app/account", {"name": "mine", "days": "7", "once": uuid4()})
     handle = id_of(of_user(carol.pk).get())
-    assert signed_in(alice).post(f"/app/account/tokens/{handle}/revoke").status_code == 404
+    assert browser_of(alice).post(f"/app/account/tokens/{handle}/revoke").status_code == 404
     assert mine.get(f"/app/account/tokens/{handle}/revoke").status_code == 405
     assert of_user(carol.pk).count() == 1
     mine.post(f"/app/account/tokens/{handle}/revoke")
@@ -128,7 +118,7 @@ def test_tokens_of_other_users_cannot_be_revoked(carol: User, alice: User) -> No
 
 
 def test_a_repeated_form_creates_no_second_token(carol: User) -> None:
-    client, form = signed_in(carol), {"name": "mine", "days": "7", "once": str(uuid4())}
+    client, form = browser_of(carol), {"name": "mine", "days": "7", "once": str(uuid4())}
     assert b"Token created" in client.post("/app/account", form).content
     again = client.post("/app/account", form).content
     assert b"Token created" not in again
@@ -144,7 +134,7 @@ def change_password(client: Client, old: str, **more: str) -> HttpResponse:
 
 def test_a_token_has_a_name_and_the_chosen_scopes(carol: User) -> None:
     """C9."""
-    client, form = signed_in(carol), {"name": "Nightly", "days": "7", "scopes": ["exports:read"], "once": uuid4()}
+    client, form = browser_of(carol), {"name": "Nightly", "days": "7", "scopes": ["exports:read"], "once": uuid4()}
     page = client.post("/app/account", form).content.decode()
     assert "Nightly" in page
     assert "<code>exports:read</code>" in page
@@ -154,7 +144,7 @@ def test_a_token_has_a_name_and_the_chosen_scopes(carol: User) -> None:
 
 
 def test_a_password_change_revokes_all_tokens(carol: User) -> None:
-    client = signed_in(carol)
+    client = browser_of(carol)
     client.post("/app/account", {"name": "mine", "days": "7", "once": uuid4()})
     assert change_password(client, PASSWORD).status_code == 302
     assert of_user(carol.pk).count() == 0
@@ -162,8 +152,8 @@ def test_a_password_change_revokes_all_tokens(carol: User) -> None:
 
 
 def test_guesses_of_the_old_password_are_limited(carol: User, settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "2/min"})
-    client = signed_in(carol)
+    change_settings(settings, sign_in_rate="2/min")
+    client = browser_of(carol)
     for _ in range(2):
         assert change_password(client, "wrong").status_code == 200
     change_password(client, PASSWORD)
@@ -172,8 +162,7 @@ def test_guesses_of_the_old_password_are_limited(carol: User, settings: LazySett
 
 
 def test_a_form_without_a_csrf_token_is_refused_with_a_page(carol: User) -> None:
-    client = Client(enforce_csrf_checks=True)
-    client.force_login(carol)
+    client = browser_of(carol, enforce_csrf_checks=True)
     answer = client.post("/app/account", {"name": "mine", "days": "7", "once": uuid4()})
     assert answer.status_code == 403
     assert b"has expired" in answer.content
@@ -182,7 +171,7 @@ def test_a_form_without_a_csrf_token_is_refused_with_a_page(carol: User) -> None
 
 def test_error_pages_keep_the_navigation_of_signed_in_users(carol: User) -> None:
     for path in ("/app/nowhere", f"/app/exports/{uuid4()}", "/app/exports?cursor=x"):
-        page = signed_in(carol).get(path).content.decode()
+        page = browser_of(carol).get(path).content.decode()
         assert 'aria-label="Main"' in page, path
         assert "Sign out" in page, path
         assert 'aria-label="Main"' not in Client().get(path, follow=False).content.decode(), path
@@ -212,7 +201,7 @@ def test_formatted_values_are_escaped() -> None:
 # ---- Unknown paths --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("path", ["/app", "/app/"])
 def test_the_root_redirects_to_the_exports(carol: User, path: str) -> None:
-    assert signed_in(carol).get(path)["Location"] == "/app/exports"
+    assert browser_of(carol).get(path)["Location"] == "/app/exports"
 
 
 @pytest.mark.parametrize("debug", [False, True])
@@ -220,7 +209,7 @@ def test_the_root_redirects_to_the_exports(carol: User, path: str) -> None:
 def test_an_unknown_path_shows_the_404_page(carol: User, settings: LazySettings, path: str, *, debug: bool) -> None:
     """Django's DEBUG page would show every path."""
     settings.DEBUG = debug
-    response = signed_in(carol).get(path)
+    response = browser_of(carol).get(path)
     assert response.status_code == 404
     assert "Page not found" in response.content.decode()
     assert "URLconf" not in response.content.decode()

@@ -1,15 +1,14 @@
 """Pauses of a dataset whose files the object storage refuses, while it accepts all other files. A40."""
 
-from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
-from pydantic import AnyHttpUrl
 
 from exports.models import Dataset
 from exports.worker import execution
+from tests.conftest import change_settings
 from tests.integration import faulty_s3
 from tests.integration.factories import make_job
 
@@ -17,12 +16,9 @@ CHUNKS = 40
 
 
 @pytest.fixture
-def proxy(settings: LazySettings) -> Iterator[faulty_s3.Proxy]:
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(
-            update={"s3_endpoint_url": AnyHttpUrl(proxy.url), "export_backoff_base_seconds": 60}
-        )
-        yield proxy
+def proxy(proxy: faulty_s3.Proxy, settings: LazySettings) -> faulty_s3.Proxy:
+    change_settings(settings, export_backoff_base_seconds=60)
+    return proxy
 
 
 def test_a_dataset_whose_files_are_refused_pauses_and_others_continue(
@@ -49,7 +45,7 @@ def test_a_dataset_whose_files_are_refused_pauses_and_others_continue(
 def test_a_paused_dataset_continues_when_its_files_are_accepted(
     dataset: Dataset, alice: User, proxy: faulty_s3.Proxy, settings: LazySettings
 ) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_backoff_base_seconds": 0.01})
+    change_settings(settings, export_backoff_base_seconds=0.01)
     job = make_job(dataset, alice, CHUNKS)
     proxy.inject("PUT", "/things/", faulty_s3.answer_500, times=8)
     while job.chunks.exclude(status="done").exists():

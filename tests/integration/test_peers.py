@@ -1,6 +1,5 @@
 """Log events about an unreachable OCR provider or language model. B13, B16, A28."""
 
-import socket
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -18,18 +17,12 @@ from etl.core.stage_context import StageContext
 from etl.postprocessors import client
 from etl.providers.base import Document
 from etl.providers.mineru import MinerUProvider
-
-
-@pytest.fixture
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
+from tests.conftest import change_settings
 
 
 def ask_mineru(settings: LazySettings, url: str, folder: Path) -> None:
     changes = {"etl_mineru_url": AnyHttpUrl(url), "etl_mineru_protocol": "v4", "etl_mineru_api_key": SecretStr("pearl")}
-    settings.SLUICE = settings.SLUICE.model_copy(update=changes)
+    change_settings(settings, **changes)
     path = folder / "pearl.pdf"
     path.write_bytes(b"pearl")
     document = Document(

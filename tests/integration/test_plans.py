@@ -35,6 +35,7 @@ from exports.pages import recent_keys
 from exports.worker import adoption, completion, leases, transitions
 from exports.worker.execution import REUSE_BATCH
 from exports.worker.leases import Claim
+from tests.conftest import browser_of
 from tests.integration import million
 from tests.integration.factories import claim_one, result_of
 from tests.integration.million import LARGE, Million
@@ -533,8 +534,7 @@ def test_no_statement_scans_a_million_rows(api: APIClient, pages: Client, alice:
     """Nor does a claim scan all chunks that have left the queue, because the first claim after that marks their index
     entries as dead."""
     rows = million.make(alice)
-    me = Client()
-    me.force_login(alice)
+    me = browser_of(alice)
     cases = {
         **of_workers(rows),
         **of_the_reaper(rows),

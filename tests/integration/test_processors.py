@@ -7,7 +7,6 @@ the schema of the prompt.
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +22,14 @@ from etl.postprocessors.base import PostProcessor, Processed
 from etl.postprocessors.strategies.base import Strategy
 from rules.library.content import RuleContent
 from rules.schema import json_schema
-from tests.integration import openai_server, words
+from tests.conftest import change_settings
+from tests.integration import words
 from tests.integration.llm_factories import (
+    Killed,
     MemoryResponseCache,
-    configure,
     contains_no_private_data,
     context_of,
-    forget,
+    kill,
     ocr_of,
     rule_of,
 )
@@ -94,13 +94,15 @@ def modes(settings: Any) -> None:
 
 
 @pytest.fixture
-def models(settings: Any) -> Iterator[ModelServer]:
-    with openai_server.running() as server:
-        sizes = {"etl_postprocess_chunk_threshold_chars": 900, "etl_postprocess_chunk_size_chars": 600}
-        configure(settings, server, **sizes, etl_postprocess_parallel=1)  # so that calls have an order
-        server.set_default(extract)
-        yield server
-        forget(server)
+def models(models: ModelServer, settings: Any) -> ModelServer:
+    change_settings(
+        settings,
+        etl_postprocess_chunk_threshold_chars=900,
+        etl_postprocess_chunk_size_chars=600,
+        etl_postprocess_parallel=1,  # so that calls have an order
+    )
+    models.set_default(extract)
+    return models
 
 
 def extract(request: Request) -> Reply:
@@ -280,16 +282,9 @@ def test_results_that_do_not_match_the_schema_are_refused(models: ModelServer, v
     assert len(models.requests) <= 3 + 3
 
 
-class Killed(BaseException):
-    """Simulated death of the worker process."""
-
-
 @every_model_variant
 def test_paid_responses_are_reused(models: ModelServer, variant: Variant) -> None:
     """B2: a worker that is killed after each response sends each request once, and has the same result in the end."""
-
-    def kill(_usage: Usage) -> None:
-        raise Killed
 
     undisturbed = process(variant)
     calls = len(models.requests)

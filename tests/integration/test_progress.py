@@ -1,7 +1,6 @@
 """Progress of exports: consistent counters, and the estimate of the remaining time. A35."""
 
 import re
-import threading
 from collections import Counter
 from datetime import timedelta
 
@@ -21,6 +20,7 @@ from exports.worker import leases
 from tests.integration import outcomes
 from tests.integration.factories import claim_one, end_chunk, make_job, result_of
 from tests.integration.test_exports_pages import as_user
+from tests.integration.test_leases import in_threads
 
 STEPS = st.lists(st.sampled_from(["claim", "batch", "finish", "fail", "release", "retry"]), min_size=1, max_size=25)
 
@@ -87,9 +87,7 @@ def test_a_page_shows_a_consistent_snapshot(dataset: Dataset, alice: User) -> No
         result = execute(statement, *args)
         if "exports_chunk" in statement and not seen:
             seen.append(1)
-            thread = threading.Thread(target=end_in_thread)
-            thread.start()
-            thread.join()
+            in_threads(1, lambda _: end_chunk())
         return result
 
     with connection.execute_wrapper(end_another_chunk):
@@ -99,13 +97,6 @@ def test_a_page_shows_a_consistent_snapshot(dataset: Dataset, alice: User) -> No
     assert "Done 1</a>" in page
     assert page.count('class="state done"') <= 1
     assert Chunk.objects.filter(status="done").count() == 2
-
-
-def end_in_thread() -> None:
-    try:
-        end_chunk()
-    finally:
-        connection.close()
 
 
 def test_the_filters_are_refreshed_with_the_progress(dataset: Dataset, alice: User) -> None:

@@ -2,28 +2,25 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from etl.postprocessors.llm import Llm
 from rules.library.content import RuleContent
-from tests.integration import openai_server
-from tests.integration.llm_factories import INVOICE, configure, context_of, forget, ocr_of, rule_of
+from tests.conftest import change_settings
+from tests.integration.llm_factories import INVOICE, context_of, ocr_of, rule_of
 from tests.integration.openai_server import ModelServer, Reply, Request, data_reply, problem, text_reply
 
 LONG_RULE = "Read the amounts in the column on the right. " * 1_700  # 77 kB, with the schema 80 kB
 
 
 @pytest.fixture
-def models(settings: Any) -> Iterator[ModelServer]:
-    with openai_server.running() as server:
-        # The larger the pieces are, the smaller is the share of the common prefix.
-        configure(settings, server, etl_postprocess_chunk_size_chars=8_000)
-        server.set_default(data_reply({"number": "INV-2024-17", "total": 1234.5}))
-        yield server
-        forget(server)
+def models(models: ModelServer, settings: Any) -> ModelServer:
+    # The larger the pieces are, the smaller is the share of the common prefix.
+    change_settings(settings, etl_postprocess_chunk_size_chars=8_000)
+    models.set_default(data_reply({"number": "INV-2024-17", "total": 1234.5}))
+    return models
 
 
 def sent(request: Request) -> str:

@@ -20,6 +20,7 @@ from etl.core.stage_context import StageContext
 from etl.pipeline import engines
 from etl.providers.base import Document, OCRProvider, OCRResult, page_marker
 from etl.providers.local import LocalProvider
+from tests.conftest import change_settings
 from tests.integration.mineru_servers import CloudServer, Scripted, V3Server, V4Server, serving
 
 # The pages of the document that all providers convert. "" is a blank page.
@@ -43,7 +44,7 @@ def with_server(kind: type[Scripted]) -> Callable[..., AbstractContextManager[No
     def environment(settings: LazySettings, pages: tuple[str, ...]) -> Iterator[None]:
         with serving(kind(pages=[[page] if page else [] for page in pages])) as server:
             values = {"etl_mineru_url": server.base, "etl_mineru_api_key": SecretStr(CloudServer.key)}
-            settings.SLUICE = settings.SLUICE.model_copy(update=values)
+            change_settings(settings, **values)
             yield
 
     return environment
@@ -204,7 +205,7 @@ def test_a_provider_is_found_by_name_and_by_dotted_path(case: Case, settings: La
     """B22: a new provider needs only a class and a setting."""
     path = settings.ETL_OCR_PROVIDERS[case.name]
     for value in (case.name, path):
-        settings.SLUICE = settings.SLUICE.model_copy(update={"etl_ocr_provider": value})
+        change_settings(settings, etl_ocr_provider=value)
         found: Any = engines.provider()
         assert found.name == case.name
         assert isinstance(found, import_string(path))

@@ -18,7 +18,7 @@ from exports.jobs import actions, quotas
 from exports.maintenance import periodic
 from exports.models import Allowance, Chunk, Dataset, File, Job, Usage
 from exports.worker import completion, execution
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration import outcomes
 from tests.integration.factories import claim_one, make_job
 from tests.integration.locks import waits_for_a_lock
@@ -33,7 +33,7 @@ FILTERS = {"keys": ["JFK", "EWR"], "dateFrom": "2024-02-28", "dateTo": "2024-03-
 def small_quota(settings: LazySettings) -> None:
     """A quota of 3 jobs and 10 chunks a day."""
     limits = {"export_daily_jobs": 3, "export_daily_chunks": 10}
-    settings.SLUICE = settings.SLUICE.model_copy(update=limits)
+    change_settings(settings, **limits)
 
 
 def submit(api: APIClient, **changes: Any) -> Any:

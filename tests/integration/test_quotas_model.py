@@ -31,6 +31,7 @@ from exports.core.states import Source
 from exports.jobs import actions, quotas, submission
 from exports.models import Allowance, Chunk, Dataset, Job, Usage
 from exports.worker import leases, transitions
+from tests.conftest import change_settings
 from tests.integration import outcomes
 from tests.integration.exports_model import MAX_ATTEMPTS, Model
 from tests.integration.factories import claim_one, make_job, result_of
@@ -181,6 +182,6 @@ def test_usage_matches_the_model_after_any_sequence_of_actions(
     dataset: Dataset, alice: User, bob: User, settings: LazySettings
 ) -> None:
     limits = {"export_daily_jobs": JOBS_A_DAY, "export_daily_chunks": CHUNKS_A_DAY}
-    settings.SLUICE = settings.SLUICE.model_copy(update={**limits, "export_max_attempts": MAX_ATTEMPTS})
+    change_settings(settings, **limits, export_max_attempts=MAX_ATTEMPTS)
     Quotas.dataset, Quotas.owners = dataset, [alice, bob]
     run_state_machine_as_test(Quotas, settings=examples(max_examples=12, stateful_step_count=30))

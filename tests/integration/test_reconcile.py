@@ -22,11 +22,12 @@ from etl.models import Task
 from etl.pipeline import artifacts
 from exports.api import event_stream
 from exports.jobs import actions
-from exports.models import Chunk, Dataset, File, Job, Link, Receipt, Slot
-from exports.worker import completion, execution, leases
+from exports.models import Chunk, Dataset, File, Job, Link, Slot
+from exports.worker import leases
 from tests.integration.etl_factories import make_task
 from tests.integration.factories import claim_one, end_chunk, fail_chunk, make_job
 from tests.integration.stage_runs import ConfigureStages, age, run
+from tests.integration.test_completion import finish
 
 
 def reconcile(*arguments: str) -> str:
@@ -103,14 +104,8 @@ def reconnect(job: Job, received: int) -> event_stream.JobStreamStart | None:
     return event_stream.begin(Job.objects.with_running().with_queue_position().get(pk=job.pk), request)
 
 
-def complete(job: Job) -> Receipt:
-    execution.drain()
-    completion.complete(job.pk)
-    return Receipt.objects.get(job=job)
-
-
 def test_earlier_links_are_void_and_receipts_of_missing_objects_expire(dataset: Dataset, alice: User) -> None:
-    kept, gone = (complete(make_job(dataset, alice, 1, key=key)) for key in ("KEPT", "GONE"))
+    kept, gone = (finish(make_job(dataset, alice, 1, key=key)) for key in ("KEPT", "GONE"))
     storage.delete(gone.object_key)
 
     reconcile()
@@ -124,7 +119,7 @@ def test_earlier_links_are_void_and_receipts_of_missing_objects_expire(dataset: 
 
 def test_it_refuses_the_wrong_bucket(dataset: Dataset, alice: User) -> None:
     """Otherwise, a wrong S3_BUCKET would permanently invalidate all receipts and files."""
-    receipt = complete(make_job(dataset, alice, 1))
+    receipt = finish(make_job(dataset, alice, 1))
     storage.delete_many([receipt.object_key, File.objects.get().path])
     before = next_token()
 
@@ -141,7 +136,7 @@ def test_it_refuses_the_wrong_bucket(dataset: Dataset, alice: User) -> None:
 
 def test_missing_and_replaced_files_leave_the_cache(dataset: Dataset, alice: User) -> None:
     for key in ("KEPT", "GONE", "REPLACED"):
-        complete(make_job(dataset, alice, 1, key=key))
+        finish(make_job(dataset, alice, 1, key=key))
     paths = dict(File.objects.values_list("key", "path"))
     storage.delete(paths["GONE"])
     storage.delete(paths["REPLACED"])
@@ -155,7 +150,7 @@ def test_missing_and_replaced_files_leave_the_cache(dataset: Dataset, alice: Use
 def test_it_deletes_only_own_objects_and_only_on_request(dataset: Dataset, alice: User) -> None:
     """The database of another service must not empty the bucket."""
     storage.delete_many(item.key for item in storage.list_objects(""))
-    receipt = complete(make_job(dataset, alice, 1, key="LOST"))
+    receipt = finish(make_job(dataset, alice, 1, key="LOST"))
     path = File.objects.get().path
     storage.put(f"{dataset.base_path}/notes.txt", b"not ours", content_type="text/plain")
     storage.put(f"{artifacts.TASKS}4711/ocr-1/result.json", b"{}", content_type="application/json")
@@ -176,7 +171,7 @@ def test_it_deletes_only_own_objects_and_only_on_request(dataset: Dataset, alice
 
 def test_deletion_of_unknown_objects_affects_no_worker_or_link(dataset: Dataset, alice: User) -> None:
     """The deletion runs while the service runs."""
-    receipt = complete(make_job(dataset, alice, 1, key="DONE"))
+    receipt = finish(make_job(dataset, alice, 1, key="DONE"))
     make_job(dataset, alice, 1)
     held = claim_one(backend="test")
     assert held

@@ -13,6 +13,7 @@ from config.platform.http.staff import COMMAND_LINE
 from etl.pipeline import artifacts
 from exports.models import Dataset
 from exports.models.dataset import RESERVED
+from tests.conftest import change_settings
 
 
 def register(path: str) -> str:
@@ -108,7 +109,7 @@ def test_it_names_the_missing_permission(dataset: Dataset, source_db: psycopg.Co
 def test_it_reports_that_the_source_is_unavailable(dataset: Dataset, settings: Any) -> None:
     """A34."""
     away = SecretStr("postgresql://127.0.0.1:1/nothing")
-    settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": away})
+    change_settings(settings, source_database_url=away)
     assert refusal("data.rows_for") == "The source database cannot be reached."
 
 

@@ -13,6 +13,7 @@ from config.platform import exact_json
 from etl.models import ReviewEvent, Task
 from etl.pages.edit_form import MAX_FIELDS, ROWS
 from etl.pipeline import review
+from tests.conftest import browser_of
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import complete
 from tests.integration.reviewed import DATA, make_invoice
@@ -29,9 +30,7 @@ SELECTED = re.compile(r'<option value="([^"]*)" selected>')
 
 @pytest.fixture
 def client(alice: User) -> Client:
-    browser = Client()
-    browser.force_login(alice)
-    return browser
+    return browser_of(alice)
 
 
 @pytest.fixture

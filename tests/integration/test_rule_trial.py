@@ -1,7 +1,6 @@
 """Rule tests: `POST /rules/{id}/test` applies a rule to Markdown without a task. B27, B15."""
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,9 +12,9 @@ from rest_framework.test import APIClient
 from etl.models import ModelUsage, Task
 from etl.pipeline import trial
 from rules.models import Rule
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration import openai_server
-from tests.integration.openai_server import MODEL, ModelServer, Request, data_reply, problem, text_reply
+from tests.integration.openai_server import MODEL, ModelServer, Reply, Request, data_reply, problem, text_reply
 from tests.waiting import wait_until
 
 URL = "/api/v1/etl/rules"
@@ -24,12 +23,9 @@ MARKDOWN = "<!-- page: 1 -->\nHello\n\n<!-- page: 2 -->\nTotal: 12.50 EUR\n"
 
 
 @pytest.fixture
-def models(settings: Any) -> Iterator[ModelServer]:
-    with openai_server.running() as server:
-        settings.SLUICE = settings.SLUICE.model_copy(
-            update={"etl_llm_base_url": server.url, "etl_llm_model": MODEL, "etl_llm_timeout_seconds": 30.0}
-        )
-        yield server
+def models(models: ModelServer, settings: Any) -> ModelServer:
+    change_settings(settings, etl_llm_timeout_seconds=30.0)
+    return models
 
 
 @pytest.fixture
@@ -53,6 +49,27 @@ def open_transactions() -> int:
 
 def try_out(api: APIClient, rule: str, markdown: Any = MARKDOWN) -> Any:
     return api.post(f"{rule}/test", {"markdown": markdown})
+
+
+def try_and_disconnect(api: APIClient, rule: str, markdown: str = MARKDOWN) -> Any:
+    """Try out a rule in another thread."""
+    try:
+        return try_out(api, rule, markdown)
+    finally:
+        connection.close()
+
+
+def hold_replies(models: ModelServer) -> tuple[threading.Semaphore, threading.Event]:
+    """Make the model respond only after an event. Return a semaphore that each request releases, and the event."""
+    called, may_respond = threading.Semaphore(0), threading.Event()
+
+    def respond_when_allowed(_request: Request) -> Reply:
+        called.release()
+        may_respond.wait(120)
+        return data_reply({"total": 1})
+
+    models.set_default(respond_when_allowed)
+    return called, may_respond
 
 
 def test_skip_returns_the_markdown_without_calling_a_model(api: APIClient, models: ModelServer) -> None:
@@ -169,28 +186,15 @@ def test_deleted_rules_and_rules_of_other_users_are_404(api: APIClient, bob: Use
 
 def test_no_connection_is_held_during_a_model_call(db: None, models: ModelServer, rule: str, settings: Any) -> None:
     """B27: otherwise, a few trials would occupy all connections of the pool and stop the service."""
-    called, may_respond = threading.Semaphore(0), threading.Event()
-
-    def respond_when_allowed(_request: Request) -> openai_server.Reply:
-        called.release()
-        may_respond.wait(120)
-        return data_reply({"total": 1})
-
-    models.set_default(respond_when_allowed)
+    called, may_respond = hold_replies(models)
     size = connections["default"].settings_dict["OPTIONS"]["pool"]["max_size"]
     trials = min(trial.MAX_AT_ONCE, size)
     staff = [User.objects.create_superuser(f"staff{number}") for number in range(trials + 1)]
     clients = [client_of(user) for user in staff]  # staff may read alice's rule
     before = connections_in_use()  # connections of this test
 
-    def try_and_disconnect(client: APIClient) -> Any:
-        try:
-            return try_out(client, rule)
-        finally:
-            connection.close()
-
     with ThreadPoolExecutor(trials) as threads:
-        waiting = [threads.submit(try_and_disconnect, client) for client in clients[:trials]]
+        waiting = [threads.submit(try_and_disconnect, client, rule) for client in clients[:trials]]
         try:
             assert all(called.acquire(timeout=60) for _ in range(trials))
             # The pool also counts connections that its threads are still opening. When many requests start together, it
@@ -206,31 +210,17 @@ def test_no_connection_is_held_during_a_model_call(db: None, models: ModelServer
 
 
 def test_trials_of_a_user_do_not_block_other_users_or_rules_without_a_model(
-    api: APIClient, bob: User, alice: User, models: ModelServer, rule: str
+    api: APIClient, staff: User, alice: User, models: ModelServer, rule: str
 ) -> None:
     """B27: before, one user with eight slow trials blocked the trials of all other users."""
-    called, may_respond = threading.Semaphore(0), threading.Event()
-
-    def respond_when_allowed(_request: Request) -> openai_server.Reply:
-        called.release()
-        may_respond.wait(60)
-        return data_reply({"total": 1})
-
-    def try_and_disconnect(client: APIClient) -> Any:
-        try:
-            return try_out(client, rule)
-        finally:
-            connection.close()
-
-    models.set_default(respond_when_allowed)
+    called, may_respond = hold_replies(models)
     skip = str(api.post(URL, {"name": "Text", "postprocess_mode": "skip"})["Location"])
-    User.objects.filter(pk=bob.pk).update(is_staff=True, is_superuser=True)  # staff may read the rule
     with ThreadPoolExecutor(trial.MAX_OF_USER + 1) as threads:
-        waiting = [threads.submit(try_and_disconnect, client_of(alice)) for _ in range(trial.MAX_OF_USER)]
+        waiting = [threads.submit(try_and_disconnect, client_of(alice), rule) for _ in range(trial.MAX_OF_USER)]
         try:
             assert all(called.acquire(timeout=60) for _ in waiting)
             refused, without_model = try_out(api, rule), try_out(api, skip)
-            others = threads.submit(try_and_disconnect, client_of(User.objects.get(pk=bob.pk)))
+            others = threads.submit(try_and_disconnect, client_of(staff), rule)
             assert called.acquire(timeout=60)
         finally:
             may_respond.set()
@@ -242,10 +232,10 @@ def test_trials_of_a_user_do_not_block_other_users_or_rules_without_a_model(
 
 
 def test_tests_with_a_model_are_limited_in_a_day(
-    api: APIClient, bob: User, models: ModelServer, rule: str, settings: Any
+    api: APIClient, staff: User, models: ModelServer, rule: str, settings: Any
 ) -> None:
     """B27: before, a user's script could run two paid calls at a time, all day long."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_daily_rule_tests": 2})
+    change_settings(settings, etl_daily_rule_tests=2)
     skip = str(api.post(URL, {"name": "Text", "postprocess_mode": "skip"})["Location"])
     models.set_default(lambda _request: data_reply({"total": 1}))
     assert [try_out(api, rule).status_code for _ in range(4)] == [200, 200, 429, 429]
@@ -257,34 +247,21 @@ def test_tests_with_a_model_are_limited_in_a_day(
     limit = api.get("/api/v1/etl/limits").json()["rule_tests_per_day"]
     assert (limit["limit"], limit["used"], limit["remaining"]) == (2, 2, 0)
     assert try_out(api, skip).json()["ok"]
-    User.objects.filter(pk=bob.pk).update(is_staff=True, is_superuser=True)  # staff may read the rule
-    assert try_out(client_of(User.objects.get(pk=bob.pk)), rule).json()["ok"]
+    assert try_out(client_of(staff), rule).json()["ok"]
 
 
 def test_a_trial_that_waits_for_a_model_delays_no_other_large_body(
     api: APIClient, models: ModelServer, rule: str
 ) -> None:
     """B24: large bodies are processed one at a time, also those of trials."""
-    called, may_respond = threading.Semaphore(0), threading.Event()
-
-    def respond_when_allowed(_request: Request) -> openai_server.Reply:
-        called.release()
-        may_respond.wait(60)
-        return data_reply({"total": 1})
-
-    def try_and_disconnect(client: APIClient, path: str) -> Any:
-        try:
-            return try_out(client, path, "x" * 100_000)
-        finally:
-            connection.close()
-
-    models.set_default(respond_when_allowed)
+    called, may_respond = hold_replies(models)
+    text = "x" * 100_000
     skip = str(api.post(URL, {"name": "Text", "postprocess_mode": "skip"})["Location"])
     with ThreadPoolExecutor(2) as threads:
-        waiting = threads.submit(try_and_disconnect, api, rule)
+        waiting = threads.submit(try_and_disconnect, api, rule, text)
         try:
             assert called.acquire(timeout=60)
-            other = threads.submit(try_and_disconnect, api, skip).result(timeout=30)
+            other = threads.submit(try_and_disconnect, api, skip, text).result(timeout=30)
         finally:
             may_respond.set()
         assert waiting.result().status_code == other.status_code == 200

@@ -2,10 +2,8 @@
 
 import json
 import re
-import threading
 import tracemalloc
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from io import StringIO
 from pathlib import Path
@@ -16,7 +14,6 @@ from django.conf import settings as django_settings
 from django.contrib.admin import site
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
-from django.db import connection
 from rest_framework.test import APIClient
 
 from config.celery import app
@@ -27,7 +24,7 @@ from rules.loading import system_rules
 from rules.models import Rule, RuleUsage, RuleVersion
 from rules.pages import listing
 from tests.broker import valkey
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration.etl_factories import make_rule
 from tests.integration.test_leases import in_threads
 
@@ -49,10 +46,6 @@ def errors(response: Any) -> set[tuple[str, str]]:
 def rule(api: APIClient) -> str:
     """The path of a rule that alice owns."""
     return str(post(api)["Location"])
-
-
-def configure(settings: Any, **values: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update=values)
 
 
 # ---- Creating and reading -------------------------------------------------------------------------------------------
@@ -214,10 +207,10 @@ def test_other_users_see_nothing(rule: str, bob: User) -> None:
     assert APIClient().get(rule).status_code == 401
 
 
-def test_staff_see_all_and_change_only_their_own(rule: str) -> None:
-    staff = client_of(User.objects.create_user("staff", is_staff=True, is_superuser=True))
-    assert staff.get(rule).status_code == 200
-    response = staff.patch(rule, {"name": "Theirs"})
+def test_staff_see_all_and_change_only_their_own(rule: str, staff: User) -> None:
+    client = client_of(staff)
+    assert client.get(rule).status_code == 200
+    response = client.patch(rule, {"name": "Theirs"})
     assert (response.status_code, response.json()["code"]) == (403, "not_your_rule")
 
 
@@ -279,20 +272,11 @@ def test_a_required_schema_cannot_be_removed(api: APIClient, rule: str) -> None:
 def test_concurrent_changes_are_all_kept(alice: User, api: APIClient, rule: str) -> None:
     """B25: each change creates one version."""
     clients = [client_of(alice) for _ in range(4)]
-    start = threading.Barrier(4)
 
     def change(number: int) -> list[int]:
-        start.wait(60)
-        try:
-            return [
-                clients[number].patch(rule, {"description": f"{number}/{turn}"}).json()["version"] for turn in range(5)
-            ]
-        finally:
-            connection.close()
+        return [clients[number].patch(rule, {"description": f"{number}/{turn}"}).json()["version"] for turn in range(5)]
 
-    with ThreadPoolExecutor(4) as pool:
-        versions = [version for found in pool.map(change, range(4)) for version in found]
-
+    versions = [version for found in in_threads(4, change) for version in found]
     assert sorted(versions) == list(range(2, 22))
     assert api.get(rule).json()["version"] == 21
     assert RuleVersion.objects.filter(rule_id=int(rule.rpartition("/")[2])).count() == 21
@@ -320,18 +304,17 @@ def test_every_database_has_the_default_rule(api: APIClient, alice: User) -> Non
     assert (shown["is_system"], shown["postprocess_mode"], shown["json_schema"]) == (True, "skip", None)
 
 
-def test_system_rules_are_read_only(api: APIClient) -> None:
+def test_system_rules_are_read_only(api: APIClient, staff: User) -> None:
     """B26: also for staff, because the source of system rules is a file."""
     path = f"{URL}/{Rule.objects.get(slug='invoice').pk}"
-    staff = client_of(User.objects.create_user("staff", is_staff=True, is_superuser=True))
-    for client in (api, staff):
+    for client in (api, client_of(staff)):
         for response in (client.put(path, {}), client.patch(path, {"name": "Mine"}), client.delete(path)):
             assert (response.status_code, response.json()["code"]) == (403, "system_rule")
 
 
 def test_the_default_rule_can_be_disabled(api: APIClient, alice: User, settings: Any) -> None:
     """B26."""
-    configure(settings, etl_global_rule_enabled=False)
+    change_settings(settings, etl_global_rule_enabled=False)
     with pytest.raises(BadInput) as refused:
         catalog.resolve(user=alice, rule_id=None)
     assert [(error.pointer, error.code) for error in refused.value.errors] == [("/rule_id", "required")]
@@ -343,7 +326,7 @@ def test_the_default_rule_can_be_disabled(api: APIClient, alice: User, settings:
 def test_another_rule_can_be_the_default(api: APIClient, alice: User, bob: User, settings: Any, rule: str) -> None:
     """B26: all users can use the default rule, and not even its owner can change it."""
     number = int(rule.rpartition("/")[2])
-    configure(settings, etl_global_rule_id=number)
+    change_settings(settings, etl_global_rule_id=number)
 
     assert catalog.resolve(user=bob, rule_id=None).rule_id == number
     assert client_of(bob).get(rule).json()["is_system"] is True
@@ -356,7 +339,7 @@ def test_another_rule_can_be_the_default(api: APIClient, alice: User, bob: User,
 def test_a_missing_default_rule_is_503(alice: User, settings: Any) -> None:
     """B26."""
     assert checks.default_rule(databases=["default"]) == []
-    configure(settings, etl_global_rule_id=999_999_999)
+    change_settings(settings, etl_global_rule_id=999_999_999)
     with pytest.raises(catalog.NoDefaultRule) as missing:
         catalog.resolve(user=alice, rule_id=None)
     assert missing.value.status == 503
@@ -368,7 +351,7 @@ def test_a_missing_default_rule_is_503(alice: User, settings: Any) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, settings: Any, transactional_db: None) -> Iterator[Path]:
-    configure(settings, etl_rules_dir=tmp_path)
+    change_settings(settings, etl_rules_dir=tmp_path)
     yield tmp_path
     system_rules.reported_errors.clear()
     for file in tmp_path.iterdir():
@@ -490,7 +473,7 @@ def test_a_missing_folder_hides_no_rule(folder: Path, settings: Any) -> None:
     """B26: a host without the folder must not hide the rules of other hosts."""
     write(folder, "tickets.json")
     system_rules.load_all()
-    configure(settings, etl_rules_dir=folder / "absent")
+    change_settings(settings, etl_rules_dir=folder / "absent")
     assert names(system_rules.load_all()) == {}
     assert Rule.objects.get(slug="tickets").deleted_at is None
 
@@ -517,23 +500,13 @@ def test_concurrent_loads_are_safe(folder: Path) -> None:
     """B26: each rule is created once, and each change is one version."""
     for number in range(5):
         write(folder, f"rule-{number}.json")
-    start = threading.Barrier(4)
-
-    def load(_number: int) -> list[str]:
-        start.wait(60)
-        try:
-            return system_rules.load_all().created
-        finally:
-            connection.close()
-
-    with ThreadPoolExecutor(4) as pool:
-        made = [slug for found in pool.map(load, range(4)) for slug in found]
+    made = [slug for created in in_threads(4, lambda _: system_rules.load_all().created) for slug in created]
     assert sorted(made) == [f"rule-{number}" for number in range(5)]
     assert set(Rule.objects.filter(slug__startswith="rule-").values_list("version", flat=True)) == {1}
 
 
 def test_a_relative_folder_is_relative_to_the_project(settings: Any) -> None:
-    configure(settings, etl_rules_dir=Path("some/where"))
+    change_settings(settings, etl_rules_dir=Path("some/where"))
     assert system_rules.custom_folder() == Path(django_settings.BASE_DIR) / "some" / "where"
 
 
@@ -593,7 +566,7 @@ def versions() -> int:
 
 def test_each_version_of_a_day_counts(api: APIClient, bob: User, rule: str, settings: Any) -> None:
     """B23: before, changes could fill the database with 338 MB a minute."""
-    configure(settings, etl_daily_rule_versions=3)
+    change_settings(settings, etl_daily_rule_versions=3)
     statuses = [api.patch(rule, {"name": f"n{number}"}).status_code for number in range(3)]
     refused = post(api)
 
@@ -611,17 +584,17 @@ def test_each_version_of_a_day_counts(api: APIClient, bob: User, rule: str, sett
 
 
 def test_a_new_day_starts_with_all_rule_versions(api: APIClient, rule: str, settings: Any) -> None:
-    configure(settings, etl_daily_rule_versions=1)
+    change_settings(settings, etl_daily_rule_versions=1)
     assert post(api).status_code == 429
     RuleUsage.objects.update(day=date(2026, 1, 1))
     assert [post(api).status_code for _ in range(2)] == [201, 429]
-    configure(settings, etl_daily_rule_versions=0)
+    change_settings(settings, etl_daily_rule_versions=0)
     RuleUsage.objects.all().delete()
     assert post(api).status_code == 429
 
 
 def test_concurrent_changes_cannot_overspend(alice: User, rule: str, settings: Any) -> None:
-    configure(settings, etl_daily_rule_versions=4)
+    change_settings(settings, etl_daily_rule_versions=4)
     clients = [client_of(alice) for _ in range(8)]
     answers = in_threads(8, lambda n: post(clients[n]) if n % 2 else clients[n].patch(rule, {"name": f"n{n}"}))
     assert sorted(answer.status_code // 100 for answer in answers) == [2] * 3 + [4] * 5
@@ -630,7 +603,7 @@ def test_concurrent_changes_cannot_overspend(alice: User, rule: str, settings: A
 
 def test_changes_have_the_rate_of_posts(api: APIClient, rule: str, settings: Any) -> None:
     """B23: before, changes had the rate of polls, which is five times as high."""
-    configure(settings, etl_rate="3/min")
+    change_settings(settings, etl_rate="3/min")
     valkey().flushdb()
     for expected in ([200, 400, 204], [429] * 3):
         changes = [api.patch(rule, {}), api.put(rule, {}), api.delete(rule)]

@@ -26,8 +26,9 @@ from rules.loading import system_rules
 from rules.models import Rule, RuleVersion
 from rules.pages import comparison, fields, schema_text
 from rules.schema import json_schema
+from tests.conftest import browser_of, change_settings
 from tests.integration import openai_server
-from tests.integration.openai_server import MODEL, ModelServer, data_reply
+from tests.integration.openai_server import ModelServer, data_reply
 
 SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}}, "required": ["total"]}
 CONTENT: dict[str, Any] = {
@@ -55,13 +56,7 @@ def rule(alice: User) -> Rule:
 
 @pytest.fixture
 def me(alice: User) -> Client:
-    return signed_in(alice)
-
-
-def signed_in(user: User, **options: Any) -> Client:
-    client = Client(**options)
-    client.force_login(user)
-    return client
+    return browser_of(alice)
 
 
 def page_of(rule: Rule) -> str:
@@ -72,20 +67,15 @@ def save(me: Client, rule: Rule, *, since: int = 1, **changes: Any) -> Any:
     return me.post(page_of(rule), {**TYPED, "rule": rule.pk, "since": since, **changes})
 
 
-def configure(settings: Any, **values: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update=values)
-
-
 @pytest.fixture
 def shipped(transactional_db: None) -> None:
     system_rules.load_all()
 
 
 @pytest.fixture
-def models(settings: Any) -> Iterator[ModelServer]:
-    with openai_server.running() as server:
-        configure(settings, etl_llm_base_url=server.url, etl_llm_model=MODEL, etl_llm_timeout_seconds=5.0)
-        yield server
+def models(models: ModelServer, settings: Any) -> ModelServer:
+    change_settings(settings, etl_llm_timeout_seconds=5.0)
+    return models
 
 
 # ---- Ownership ------------------------------------------------------------------------------------------------------
@@ -104,7 +94,7 @@ def all_posts(rule: Rule) -> list[str]:
 
 
 def test_rules_of_other_users_return_404_on_every_page(bob: User, rule: Rule) -> None:
-    me = signed_in(bob)
+    me = browser_of(bob)
     for path in all_gets(rule):
         assert me.get(path).status_code == 404, path
     for path in all_posts(rule):
@@ -135,7 +125,7 @@ def test_every_page_redirects_to_sign_in_without_a_session(client: Client, rule:
 
 
 def test_buttons_are_posts_with_a_csrf_token(alice: User, me: Client, rule: Rule) -> None:
-    checking = signed_in(alice, enforce_csrf_checks=True)
+    checking = browser_of(alice, enforce_csrf_checks=True)
     for path in (*all_posts(rule), *map(reverse, UNSAVED)):
         assert checking.post(path, TYPED).status_code == 403, path
     for path in (*all_posts(rule)[1:], *map(reverse, UNSAVED)):
@@ -160,14 +150,12 @@ def test_a_system_rule_can_be_copied_and_not_changed(me: Client, shipped: None) 
     assert mine.system_prompt == invoice.system_prompt
 
 
-def test_staff_view_rules_of_other_users_without_changing_them(bob: User, rule: Rule) -> None:
-    User.objects.filter(pk=bob.pk).update(is_staff=True, is_superuser=True)
-    me = signed_in(User.objects.get(pk=bob.pk))
-    page = me.get(page_of(rule)).content.decode()
+def test_staff_view_rules_of_other_users_without_changing_them(pages: Client, rule: Rule) -> None:
+    page = pages.get(page_of(rule)).content.decode()
     assert "alice" in page
     assert 'name="json_schema"' not in page
-    me.post(page_of(rule), {**TYPED, "name": "Theirs", "since": 1})
-    me.post(reverse("delete-rule", args=[rule.pk]))
+    pages.post(page_of(rule), {**TYPED, "name": "Theirs", "since": 1})
+    pages.post(reverse("delete-rule", args=[rule.pk]))
     rule.refresh_from_db()
     assert (rule.name, rule.deleted_at) == ("Totals", None)
 
@@ -419,7 +407,7 @@ def bounded_memory(mebibytes: int) -> Iterator[None]:
 
 
 def test_posts_count_toward_the_api_rate_limits(settings: Any, me: Client, rule: Rule) -> None:
-    configure(settings, etl_rate="2/min")
+    change_settings(settings, etl_rate="2/min")
     for _ in range(2):
         assert me.post(reverse("check-rule"), TYPED).status_code == 200
     refused = me.post(reverse("check-rule"), TYPED)
@@ -431,7 +419,7 @@ def test_posts_count_toward_the_api_rate_limits(settings: Any, me: Client, rule:
 
 
 def test_a_refused_version_keeps_the_typed_rule(settings: Any, me: Client, rule: Rule) -> None:
-    configure(settings, etl_daily_rule_versions=0)
+    change_settings(settings, etl_daily_rule_versions=0)
     response = save(me, rule, name="One too many")
     assert "your daily limit of 0 rule versions" in response.content.decode()
     assert response.context["typed"]["name"] == "One too many"
@@ -771,7 +759,7 @@ def test_unusable_rules_are_marked_wherever_they_are_shown(
     paths = reverse("rules"), page_of(rule), page_of(invoice)
     for half in ({"etl_llm_base_url": "http://127.0.0.1:9/v1"}, {"etl_llm_model": "any"}):
         assert all(map(marks, paths)), half
-        configure(settings, **half)
+        change_settings(settings, **half)
     assert not any(map(marks, paths))
 
 
@@ -788,7 +776,7 @@ def test_markdown_for_trials_comes_only_from_own_documents(me: Client, bob: User
     assert "Total: 12.50 EUR" in me.get(path).content.decode()
     assert "ticket.txt" in me.get(reverse("rule-documents")).content.decode()
 
-    stranger = signed_in(bob)
+    stranger = browser_of(bob)
     page = stranger.get(path).content.decode()
     assert "Total: 12.50" not in page
     assert "Document not found. Enter the number" in page

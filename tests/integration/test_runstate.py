@@ -1,9 +1,8 @@
 """Atomic transitions of the run-state in Redis. B3, B4, B6, B10."""
 
 import json
-import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -23,14 +22,12 @@ from etl.core.states import Stage
 from etl.models import Task
 from etl.runstate import RunState, Verdict, script, transitions
 from tests.broker import valkey
+from tests.conftest import change_settings
 from tests.waiting import expect_within
 
+pytestmark = pytest.mark.usefixtures("empty_redis")
+
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-
-
-@pytest.fixture(autouse=True)
-def empty_redis() -> None:
-    valkey().flushdb()
 
 
 def row(task_id: int = 17, **changes: Any) -> Task:
@@ -424,7 +421,7 @@ def test_an_unreadable_run_state_counts_as_missing(how: str, caplog: pytest.LogC
 
 
 def test_active_run_states_are_found_among_other_keys(settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_redis_prefix": "odd[*]?:"})
+    change_settings(settings, etl_redis_prefix="odd[*]?:")
     for task_id in range(1, 41):
         make_state(task_id)
     for task_id in range(1, 11):
@@ -514,17 +511,10 @@ def test_recovery_extends_the_run_state_of_an_open_task() -> None:
 
 
 # ---- Redis outages --------------------------------------------------------------------------------------------------
-@pytest.fixture
-def silent() -> Iterator[str]:
-    """A server that accepts connections and never replies."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
-
-
 @pytest.mark.parametrize("kind", ["silent", "closed"])
-def test_a_redis_outage_is_reported_in_bounded_time(settings: LazySettings, silent: str, kind: str) -> None:
-    url = silent if kind == "silent" else "redis://127.0.0.1:1/0"
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_redis_url": SecretStr(url)})
+def test_a_redis_outage_is_reported_in_bounded_time(settings: LazySettings, silent_redis: str, kind: str) -> None:
+    url = silent_redis if kind == "silent" else "redis://127.0.0.1:1/0"
+    change_settings(settings, etl_redis_url=SecretStr(url))
 
     def read() -> None:
         with pytest.raises(runstate.Unavailable):

@@ -36,6 +36,7 @@ from etl.providers.base import OCRResult
 from etl.runstate import RunState, TransitionResult
 from rules.models import Rule
 from tests.broker import valkey
+from tests.conftest import change_settings
 from tests.integration.etl_factories import make_rule
 from tests.integration.test_runstate import ENDED, Model, lose_lease
 
@@ -305,6 +306,6 @@ def shown(state: RunState | Model) -> tuple[Any, ...]:
 def test_rows_and_run_states_match_the_model_and_every_task_ends_after_any_loss(
     alice: User, settings: LazySettings
 ) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_lease_seconds": HOUR})
+    change_settings(settings, etl_lease_seconds=HOUR)
     Documents.user, Documents.rule_of_all = alice, make_rule(alice)
     run_state_machine_as_test(Documents, settings=examples(max_examples=15, stateful_step_count=40))

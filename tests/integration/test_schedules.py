@@ -24,17 +24,14 @@ from exports.models import Allowance, Chunk, Dataset, Job, Schedule, ScheduleRun
 from exports.models.schedule import LATE
 from exports.schedules import runs
 from exports.tasks import run_schedules
-from tests.broker import lose_messages
+from tests.conftest import change_settings
 from tests.integration.schedules import START, make_schedule, read_export
 from tests.integration.test_leases import in_threads
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("empty_redis")
+
 SPRING, AUTUMN = datetime(2027, 3, 28, tzinfo=UTC), datetime(2027, 10, 31, tzinfo=UTC)
-
-
-@pytest.fixture(autouse=True)
-def empty_queues() -> None:
-    lose_messages()
 
 
 def run(now: datetime) -> int:
@@ -276,11 +273,11 @@ def test_a_run_begins_after_the_last_day_of_the_newest_success(
     assert days_of_run(1, "success") == ["01-01"]
     assert days_of_run(2, "failed") == ["01-02"]
     assert days_of_run(5, "cancelled") == ["01-02", "01-03", "01-04", "01-05"]  # two times were missed
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 3})
+    change_settings(settings, export_max_chunks_per_job=3)
     assert days_of_run(6, "success") == ["01-02", "01-03", "01-04"]  # the oldest ones
     assert days_of_run(7, "success") == ["01-05", "01-06", "01-07"]
     assert days_of_run(8, "success") == ["01-08"]
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_daily_chunks": 2, "export_daily_jobs": 100})
+    change_settings(settings, export_daily_chunks=2, export_daily_jobs=100)
     Usage.objects.all().delete()
     assert days_of_run(12, "success") == ["01-09", "01-10"]  # no more than a day's quota
     assert Schedule.objects.get(pk=schedule.pk).enabled

@@ -15,15 +15,11 @@ from exports.api.serializers import ExportRequestSerializer
 from exports.jobs import actions, representation
 from exports.models import Allowance, Dataset, Job, Schedule
 from exports.schedules import runs
-from tests.broker import lose_messages
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
+
+pytestmark = pytest.mark.usefixtures("empty_redis")
 
 PATH = "/exports/schedules"
-
-
-@pytest.fixture(autouse=True)
-def empty_queues() -> None:
-    lose_messages()
 
 
 def body(**changes: Any) -> dict[str, Any]:
@@ -41,8 +37,8 @@ def create(api: APIClient, **changes: Any) -> dict[str, Any]:
     return created
 
 
-def errors(response: Any, status: int = 400) -> dict[str, str]:
-    assert response.status_code == status, response.content
+def errors(response: Any) -> dict[str, str]:
+    assert response.status_code == 400, response.content
     return {error["pointer"]: error["code"] for error in response.json()["errors"]}
 
 
@@ -122,7 +118,7 @@ def test_invalid_input_is_refused_with_a_pointer(
     changes: dict[str, Any], expected: dict[str, str], api: APIClient, dataset: Dataset, settings: LazySettings
 ) -> None:
     """A33: on creation and on change, without an effect."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 1000})
+    change_settings(settings, export_max_chunks_per_job=1000)
     assert errors(api.post(PATH, body(**changes))) == expected
     assert not Schedule.objects.exists()
     created = create(api)
@@ -131,12 +127,9 @@ def test_invalid_input_is_refused_with_a_pointer(
     assert api.get(f"{PATH}/{created['id']}").json() == created
 
 
-def test_other_users_and_staff_get_404(api: APIClient, dataset: Dataset, bob: User) -> None:
+def test_other_users_and_staff_get_404(api: APIClient, dataset: Dataset, staff: User) -> None:
     """A33."""
-    created = create(api)
-    bob.is_staff = bob.is_superuser = True
-    bob.save()
-    other = client_of(bob)
+    created, other = create(api), client_of(staff)
     path = f"{PATH}/{created['id']}"
     for response in (other.get(path), other.patch(path, {"name": "x"}), other.delete(path), other.post(f"{path}/run")):
         assert response.status_code == 404

@@ -11,24 +11,18 @@ from django.urls import reverse
 from config.platform.db import clock
 from exports.jobs import actions
 from exports.models import Dataset, Job, Schedule
-from tests.broker import lose_messages
+from tests.conftest import browser_of
 from tests.integration.factories import make_job
 from tests.integration.schedules import make_schedule
-from tests.integration.staff import delivered, pages, staff  # noqa: F401 - fixtures
+
+pytestmark = pytest.mark.usefixtures("empty_redis")
 
 NEW = "/app/exports/schedules/new"
 
 
-@pytest.fixture(autouse=True)
-def empty_queues() -> None:
-    lose_messages()
-
-
 @pytest.fixture
 def me(alice: User) -> Client:
-    client = Client()
-    client.force_login(alice)
-    return client
+    return browser_of(alice)
 
 
 def filled(**changes: Any) -> dict[str, Any]:
@@ -150,7 +144,7 @@ def test_pages_of_other_users_are_404(me: Client, dataset: Dataset, bob: User) -
     assert schedule.name not in text_of(me.get(reverse("schedules")))
 
 
-def test_staff_see_all_schedules_and_run_them_for_their_owners(pages: Client, dataset: Dataset, alice: User) -> None:  # noqa: F811
+def test_staff_see_all_schedules_and_run_them_for_their_owners(pages: Client, dataset: Dataset, alice: User) -> None:
     """A33."""
     schedule = make_schedule(alice, dataset)
     assert schedule.name in text_of(pages.get("/admin/exports/schedule/"))

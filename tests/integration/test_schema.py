@@ -20,14 +20,12 @@ from etl import urls as etl_urls
 from exports import urls as exports_urls
 from exports.jobs import webhook_events
 from exports.models import Dataset, Job, Receipt
-from exports.worker import completion, execution
+from exports.worker import execution
 from rules import urls as rules_urls
 from tests.conftest import client_of
-from tests.integration.factories import make_job
+from tests.integration.factories import finish, make_job
 from tests.integration.faulty_s3 import Proxy, answer_500
-from tests.integration.receiver import receiver
-from tests.integration.test_storage import proxy  # noqa: F401 - a fixture
-from tests.integration.test_webhooks import allow
+from tests.integration.receiver import allow, receiver
 from tests.waiting import wait_until
 
 ITEM = {"key": "JFK", "effectiveDate": "2024-02-29"}
@@ -148,11 +146,6 @@ def submit(checked: Api, **changes: Any) -> str:
     return str(checked.post("/exports", {"dataset": "things", "items": [ITEM], **changes}).json()["jobId"])
 
 
-def finish(job_id: str) -> None:
-    execution.drain()
-    completion.complete(Job.objects.get(pk=job_id).pk)
-
-
 # ---- Responses ------------------------------------------------------------------------------------------------------
 
 
@@ -169,7 +162,7 @@ def test_a_job_matches_from_submission_to_receipt(checked: Api, dataset: Dataset
     assert checked.get(f"/exports/{job_id}").json()["status"] == "pending"
     assert checked.get(f"/exports/{job_id}/chunks").json()["results"][0]["source"] is None
 
-    finish(job_id)
+    finish(Job.objects.get(pk=job_id))
     assert checked.get(f"/exports/{job_id}").json()["receipt"]["signedUrl"]
     assert checked.get(f"/exports/{job_id}/chunks").json()["results"][0]["checksum"]
     assert len(checked.get("/exports?limit=1").json()["results"]) == 1
@@ -192,7 +185,7 @@ def test_a_failed_job_and_its_retry_match(checked: Api, dataset: Dataset, source
 def test_links_match_until_they_are_used(checked: Api, anyone: Api, dataset: Dataset) -> None:
     job_id = submit(checked)
     assert checked.post(f"/exports/{job_id}/link").json()["code"] == "not_ready"
-    finish(job_id)
+    finish(Job.objects.get(pk=job_id))
     url = checked.post(f"/exports/{job_id}/link").json()["signedUrl"]
 
     assert anyone.get(url).status_code == 302
@@ -203,7 +196,7 @@ def test_links_match_until_they_are_used(checked: Api, anyone: Api, dataset: Dat
 
 def test_single_files_match(checked: Api, dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 2, delivery="manifest")
-    finish(str(job.pk))
+    finish(job)
     path = f"/exports/{job.pk}/files/JFK/2024-02-28"
 
     assert checked.get(path).status_code == 302
@@ -213,13 +206,10 @@ def test_single_files_match(checked: Api, dataset: Dataset, alice: User) -> None
 
 
 def test_a_file_is_503_during_an_object_storage_outage(
-    checked: Api,
-    dataset: Dataset,
-    alice: User,
-    proxy: Proxy,  # noqa: F811
+    checked: Api, dataset: Dataset, alice: User, proxy: Proxy
 ) -> None:
     job = make_job(dataset, alice, 2, delivery="manifest")
-    finish(str(job.pk))
+    finish(job)
     proxy.inject("HEAD", "JFK", answer_500, times=50)
     response = checked.get(f"/exports/{job.pk}/files/JFK/2024-02-28")
     assert (response.status_code, response.json()["code"]) == (503, "storage_unavailable")
@@ -231,7 +221,7 @@ def test_webhooks_match(checked: Api, schema: dict[str, Any], settings: Any, dat
     with receiver() as endpoint:
         body = {"url": endpoint.url, "events": ["export.succeeded"]}
         path = f"/exports/webhooks/{checked.post('/exports/webhooks', body).json()['id']}"
-        finish(str(make_job(dataset, alice, 1).pk))
+        finish(make_job(dataset, alice, 1))
         webhook_events.fan_out()
         sender.drain()
         delivery = checked.get(f"{path}/deliveries").json()["results"][0]

@@ -17,18 +17,13 @@ from django.test import Client
 from config.platform.http import second_factor
 from config.platform.models import Identity, RecoveryCode, SecondFactor
 from config.platform.ui import second_factors
-from tests.broker import valkey
-from tests.conftest import client_of
+from tests.conftest import browser_of, change_settings, client_of
+
+pytestmark = pytest.mark.usefixtures("empty_redis")
 
 PASSWORD = "only for tests, 1"
 STEP = "/app/sign-in/second-factor"
 PAGE = "/app/account/second-factors"
-
-
-@pytest.fixture(autouse=True)
-def windows() -> None:
-    """Reset the rate limits, so that attempts of earlier tests do not count."""
-    valkey().flushdb()
 
 
 @pytest.fixture
@@ -37,7 +32,7 @@ def carol(transactional_db: None) -> User:
 
 
 def require(settings: LazySettings, who: str) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"require_mfa": who})
+    change_settings(settings, require_mfa=who)
 
 
 def enter_password(client: Client, *, page: str = "") -> Any:
@@ -127,7 +122,7 @@ def test_after_five_wrong_codes_the_password_is_required_again(enrolled: list[st
 
 
 def test_codes_are_rate_limited_per_user(enrolled: list[str], settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "2/min"})
+    change_settings(settings, sign_in_rate="2/min")
     browsers = [Client() for _ in range(2)]
     for client in browsers:
         enter_password(client)
@@ -232,7 +227,7 @@ def test_new_recovery_codes_replace_the_old_ones(enrolled: list[str], client: Cl
 def test_users_of_single_sign_on_have_no_local_factors(carol: User, client: Client, settings: LazySettings) -> None:
     now = carol.date_joined
     Identity.objects.create(user=carol, issuer="i", subject="s", checked_at=now, attempted_at=now)
-    settings.SLUICE = settings.SLUICE.model_copy(update={"oidc_issuer": "http://127.0.0.1:9"})
+    change_settings(settings, oidc_issuer="http://127.0.0.1:9")
     client.force_login(carol)
     assert "Your identity provider manages" in client.get(PAGE).content.decode()
     assert client.get(f"{PAGE}/app")["Location"] == PAGE
@@ -240,8 +235,7 @@ def test_users_of_single_sign_on_have_no_local_factors(carol: User, client: Clie
 
 def test_an_operator_removes_the_factors_of_a_user(enrolled: list[str], client: Client) -> None:
     client.force_login(User.objects.get(username="carol"))
-    other = Client()
-    other.force_login(User.objects.create_user("other"))
+    other = browser_of(User.objects.create_user("other"))
     assert is_in(client)
     call_command("reset_second_factors", "carol", stdout=(out := StringIO()))
     assert out.getvalue() == "Removed 1 second factor, ended 2 sessions.\n"

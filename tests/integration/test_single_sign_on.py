@@ -2,7 +2,6 @@
 
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -11,7 +10,6 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import Group, User
-from django.db import connection
 from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
@@ -23,7 +21,9 @@ from config.ops.doctor import peers
 from config.ops.doctor.findings import Level
 from config.platform.http import roles, single_sign_on
 from config.platform.models import AuditEntry, Identity
-from tests.conftest import client_of
+from tests.conftest import browser_of, change_settings, client_of
+from tests.integration.test_leases import in_threads
+from tests.integration.test_second_factors import is_in
 from tests.openid import callback_of, change, configure, path_of, running_provider, set_groups, sign_in
 
 
@@ -69,10 +69,6 @@ def backdate_check(name: str, *, minutes: float = 1) -> None:
     """Backdate the user's last check."""
     then = timezone.now() - timedelta(minutes=minutes)
     Identity.objects.filter(user__username=name).update(checked_at=then, attempted_at=then)
-
-
-def is_in(client: Client) -> bool:
-    return bool(client.get("/app/account").status_code == 200)
 
 
 def text_of(client: Client, answer: Any) -> str:
@@ -215,15 +211,11 @@ def test_parallel_requests_check_once(provider: OpenIDProvider) -> None:
     backdate_check("joan", minutes=60)
 
     def ask(_: int) -> bool:
-        try:
-            other = Client()
-            other.cookies = browser.cookies
-            return is_in(other)
-        finally:
-            connection.close()
+        other = Client()
+        other.cookies = browser.cookies
+        return is_in(other)
 
-    with ThreadPoolExecutor(4) as threads:
-        assert all(threads.map(ask, range(4)))
+    assert all(in_threads(4, ask))
     assert User.objects.get().is_active
 
 
@@ -363,7 +355,7 @@ def test_unfinished_sign_ins_are_limited_and_store_one_state(
     for _ in range(3):
         client.get("/app/sign-in/sso", {"next": "/" + "x" * 10_000})
     assert len(client.session.encode(dict(client.session))) < 2_000
-    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "1/min"})
+    change_settings(settings, sign_in_rate="1/min")
     for _ in range(2):
         answer = client.get("/app/sign-in/sso")
     assert answer["Location"] == "/app/sign-in"
@@ -413,8 +405,7 @@ def test_a_provider_that_hangs_delays_the_checks_of_streams_once(
     assert [*Identity.objects.filter(failed_at__isnull=False).values_list("user__username", flat=True)] == [
         [*USERS][-1]  # the user whose last attempt is oldest
     ]
-    browser = Client()
-    browser.force_login(User.objects.get(username="ada"))
+    browser = browser_of(User.objects.get(username="ada"))
     assert is_in(browser)
     assert hanging.connections() == 1  # a request after the time limit is checked anyway
 
@@ -448,7 +439,7 @@ def test_users_are_refused_when_single_sign_on_is_turned_off(
 ) -> None:
     sign_in(client, "joan")
     with_token: APIClient = client_of(User.objects.get())
-    settings.SLUICE = settings.SLUICE.model_copy(update={"oidc_issuer": None})
+    change_settings(settings, oidc_issuer=None)
     assert not is_in(client)
     assert with_token.get("/exports/limits").status_code == 401
 
@@ -470,5 +461,5 @@ def test_the_doctor_reads_the_metadata(provider: OpenIDProvider, settings: LazyS
     ],
 )
 def test_checks_warn_of_unsafe_settings(settings: LazySettings, values: dict[str, Any], ids: list[str]) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update=values)
+    change_settings(settings, **values)
     assert [found.id for found in check_single_sign_on()] == ids

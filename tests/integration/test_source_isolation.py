@@ -19,6 +19,7 @@ from exports.core.planning import Dialect, Pair, Shape
 from exports.source import database, encoding
 from tests import servers
 from tests.chaos.history import source as history
+from tests.conftest import change_settings
 from tests.waiting import wait_until
 
 PAIR = Pair("JFK", date(2024, 2, 29))
@@ -31,16 +32,11 @@ def session() -> Any:
 
 
 def call(
-    session: database.SourceSession,
-    name: str,
-    shape: Shape | None = None,
-    *,
-    timeout: int = 30,
-    allow_writes: bool = False,
+    session: database.SourceSession, name: str, shape: Shape | None = None, *, allow_writes: bool = False
 ) -> bytes:
     shape = shape or Shape()
     with session.calling(chunk_id=1):
-        session.begin(timeout=timeout, allow_writes=allow_writes)
+        session.begin(timeout=30, allow_writes=allow_writes)
         columns = session.columns(("data", name)) if encoding.needs_columns(shape) else []
         statement = encoding.copy_statement(("data", name), PAIR, shape, columns)
         return b"".join(encoding.Encoding(session.stream(statement), shape))
@@ -346,7 +342,7 @@ def test_other_values_are_not_escaped(
 def test_a_row_that_is_too_large_has_a_separate_error(
     source_db: psycopg.Connection, session: database.SourceSession, settings: Any
 ) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_row_bytes": 1024**2})
+    change_settings(settings, export_max_row_bytes=1024**2)
     function(source_db, "large", "RETURN QUERY SELECT repeat('x', n) FROM unnest(ARRAY[10, 2000000]) n;")
 
     with pytest.raises(RowTooLarge, match="2,000,001 bytes, and the limit is 1,048,576") as caught:

@@ -17,7 +17,7 @@ from exports.jobs import actions
 from exports.models import Chunk, Dataset, Grant, Job
 from exports.source.database import MAX_MESSAGE
 from exports.worker import execution
-from tests.conftest import client_of
+from tests.conftest import browser_of, change_settings, client_of
 from tests.integration.factories import finish, make_job
 from tests.integration.staff import page_of, text_of
 from tests.integration.test_execution import empty_bucket, replace_function  # noqa: F401 - a fixture
@@ -29,7 +29,7 @@ MESSAGE = "secret <b>row</b> 42\nrow (42)\nAsk us."
 @pytest.fixture
 def failed(dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any) -> Job:
     """A job with a chunk whose only attempt failed, because the function raised an error."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_attempts": 1})
+    change_settings(settings, export_max_attempts=1)
     replace_function(source_db, RAISED)
     job = make_job(dataset, alice, 1, allow_degraded=False)
     execution.drain()
@@ -84,7 +84,7 @@ def test_a_snapshot_has_the_message_of_the_failure_that_it_replaces(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any
 ) -> None:
     """A34: the source failed, so staff see the reason."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_attempts": 1})
+    change_settings(settings, export_max_attempts=1)
     finish(make_job(dataset, alice, 1))
     replace_function(source_db, RAISED)
     finish(job := make_job(dataset, alice, 1, reuse="never"))
@@ -103,16 +103,12 @@ def test_owners_see_it_only_if_the_dataset_shows_errors(failed: Job, api: APICli
     assert chunk_of(api, failed)["sourceMessage"] == MESSAGE
 
 
-def test_other_users_never_see_the_message_over_the_api(failed: Job, bob: User) -> None:
+def test_other_users_never_see_the_message_over_the_api(failed: Job, bob: User, staff: User, pages: Client) -> None:
     """A34: staff who may see the job can use the admin, which records the access."""
     show_errors()
     assert client_of(bob).get(f"/exports/{failed.pk}/chunks").status_code == 404
-    bob.is_staff = bob.is_superuser = True
-    bob.save()
-    assert chunk_of(client_of(bob), failed)["sourceMessage"] is None
-    browser = Client()
-    browser.force_login(bob)
-    assert "secret" not in text_of(browser.get(f"/app/exports/{failed.pk}"))
+    assert chunk_of(client_of(staff), failed)["sourceMessage"] is None
+    assert "secret" not in text_of(pages.get(f"/app/exports/{failed.pk}"))
 
 
 def test_an_owner_without_access_to_the_key_does_not_see_the_message(
@@ -139,8 +135,7 @@ def test_streams_do_not_contain_the_message(failed: Job, api: APIClient) -> None
 
 def test_the_page_shows_the_message_with_the_summary_of_failures(failed: Job, alice: User) -> None:
     """A34: the message is escaped."""
-    browser = Client()
-    browser.force_login(alice)
+    browser = browser_of(alice)
     page = f"/app/exports/{failed.pk}"
     assert "secret" not in browser.get(page).content.decode()
     show_errors()
@@ -179,8 +174,7 @@ def test_staff_without_the_permission_do_not_see_the_message(failed: Job, bob: U
     bob.is_staff = True
     bob.save()
     bob.user_permissions.add(Permission.objects.get(codename="view_job"))
-    browser = Client()
-    browser.force_login(bob)
+    browser = browser_of(bob)
     assert browser.get(page_of(failed.chunks.get())).status_code == 403
     assert "secret" not in text_of(browser.get(page_of(failed)))
     assert not LogEntry.objects.exists()

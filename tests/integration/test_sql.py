@@ -16,6 +16,7 @@ from config.platform.db.base import DatabaseWrapper
 from exports.jobs import representation
 from exports.models import Dataset
 from exports.worker import leases, transitions
+from tests.conftest import change_settings
 from tests.integration import outcomes
 from tests.integration.factories import claim_one, make_job, result_of
 
@@ -109,7 +110,7 @@ def test_errors_of_a_statement_are_raised(scratch: None) -> None:
 
 
 def test_preparation_can_be_disabled(scratch: None, settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"database_prepare": False})
+    change_settings(settings, database_prepare=False)
     assert find() == "one"
     assert sql.scalar(PREPARED) == 0
 

@@ -14,7 +14,7 @@ from config.platform.http.auth import Credential, valid_credentials
 from etl.core.states import Stage
 from etl.models import Task
 from exports.models import Dataset, Job
-from tests.conftest import client_of
+from tests.conftest import browser_of, change_settings, client_of
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.factories import make_job
 from tests.integration.stage_runs import row_of, run
@@ -30,12 +30,6 @@ def staff_with(*permissions: str) -> User:
     user = User.objects.create_user(f"staff-{len(permissions)}", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
     return user
-
-
-def browser(user: User) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 def records(row: Any) -> list[str]:
@@ -61,7 +55,7 @@ def test_staff_status_alone_opens_nothing(document: Task, job: Job, alice: User)
     """Documents, exports, and rules of another user return 404, in the API and on pages."""
     rule = make_rule(alice, name="hers")
     user = staff_with()
-    api, pages = client_of(user), browser(user)
+    api, pages = client_of(user), browser_of(user)
     for path in ("", "/markdown", "/events"):
         assert api.get(f"{DOCUMENTS}/{document.pk}{path}").status_code == 404, path
     for path in ("", "/chunks", "/events"):
@@ -91,7 +85,7 @@ def assert_unchanged_by(api: APIClient, pages: Client, document: Task, job: Job,
 
 def test_staff_who_may_only_view_change_nothing(document: Task, job: Job) -> None:
     user = staff_with(*VIEW)
-    api, pages = client_of(user), browser(user)
+    api, pages = client_of(user), browser_of(user)
     assert api.get(f"{DOCUMENTS}/{document.pk}").status_code == 200
     assert pages.get(f"/app/exports/{job.pk}").status_code == 200
     before = LogEntry.objects.count()
@@ -105,7 +99,9 @@ def test_pages_offer_only_the_permitted_actions(document: Task, job: Job, alice:
     running = make_task(alice)
     offered = ("/cancel", "/retry")
     for path in (f"/app/documents/{document.pk}", f"/app/documents/{running.pk}", f"/app/exports/{job.pk}"):
-        viewers, changers = (browser(staff_with(*which)).get(path).content.decode() for which in (VIEW, VIEW + CHANGE))
+        viewers, changers = (
+            browser_of(staff_with(*which)).get(path).content.decode() for which in (VIEW, VIEW + CHANGE)
+        )
         assert not any(f'{path}{each}"' in viewers for each in offered)
         assert any(f'{path}{each}"' in changers for each in offered)
         User.objects.filter(username__startswith="staff-").delete()
@@ -121,7 +117,7 @@ def test_permissions_without_staff_status_open_nothing(document: Task, job: Job,
 @pytest.mark.parametrize("is_api", [True, False])
 def test_changes_by_staff_are_recorded(document: Task, job: Job, alice: User, *, is_api: bool) -> None:
     user = staff_with(*VIEW, *CHANGE)
-    client: Any = client_of(user) if is_api else browser(user)
+    client: Any = client_of(user) if is_api else browser_of(user)
     tasks, jobs = (DOCUMENTS, EXPORTS) if is_api else ("/app/documents", "/app/exports")
     client.post(f"{tasks}/{document.pk}/retry", {"from_stage": "ocr"})
     client.post(f"{tasks}/{document.pk}/cancel")
@@ -139,7 +135,7 @@ def test_changes_by_staff_are_recorded(document: Task, job: Job, alice: User, *,
 
 def test_refused_changes_and_changes_of_own_objects_are_not_recorded(document: Task, job: Job, alice: User) -> None:
     user = staff_with(*VIEW, *CHANGE)
-    api, pages = client_of(user), browser(user)
+    api, pages = client_of(user), browser_of(user)
     assert api.post(f"{DOCUMENTS}/{document.pk}/cancel").status_code == 409
     assert pages.post(f"/app/documents/{document.pk}/cancel").status_code == 302
     assert api.post(f"{EXPORTS}/{job.pk}/retry").status_code == 409
@@ -173,7 +169,7 @@ def test_opening_the_content_of_another_users_document_is_recorded_once_an_hour(
     document: Task, alice: User, message: str
 ) -> None:
     user = staff_with("view_task", "open_data")
-    client = browser if "web page" in message else client_of
+    client = browser_of if "web page" in message else client_of
     for _ in range(2):
         assert opened(READS[message](client(user), document.pk)) in {200, 302}
     assert records(document) == [message]
@@ -185,13 +181,13 @@ def test_the_status_of_a_document_is_not_content(alice: User) -> None:
     task = make_task(alice)
     user = staff_with("view_task", "open_data")
     assert client_of(user).get(f"{DOCUMENTS}/{task.pk}").status_code == 200
-    assert browser(user).get(f"/app/documents/{task.pk}").status_code == 200
+    assert browser_of(user).get(f"/app/documents/{task.pk}").status_code == 200
     assert not LogEntry.objects.exists()
 
 
 def test_parts_of_a_page_are_content(document: Task) -> None:
     user = staff_with("view_task", "open_data")
-    assert browser(user).get(f"/app/documents/{document.pk}/pages").status_code == 200
+    assert browser_of(user).get(f"/app/documents/{document.pk}/pages").status_code == 200
     assert records(document) == ["On the web page: opened the document."]
 
 
@@ -207,7 +203,7 @@ def test_a_stream_ends_when_staff_lose_the_permission(alice: User) -> None:
 
 
 def test_a_retry_by_staff_uses_the_owners_quota(document: Task, alice: User, settings: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_max_open_per_user": 1})
+    change_settings(settings, etl_max_open_per_user=1)
     make_task(alice)
     user = staff_with(*VIEW, *CHANGE)
     response = client_of(user).post(f"{DOCUMENTS}/{document.pk}/retry", {"from_stage": Stage.OCR})
@@ -218,7 +214,7 @@ def test_a_retry_by_staff_uses_the_owners_quota(document: Task, alice: User, set
 def test_markdown_that_staff_open_in_the_rule_editor_is_recorded(alice: User) -> None:
     document = make_task(alice, rule=make_rule(alice))
     run(document)
-    page = browser(staff_with(*VIEW, "open_data")).get(f"/app/rules/markdown?document={document.pk}")
+    page = browser_of(staff_with(*VIEW, "open_data")).get(f"/app/rules/markdown?document={document.pk}")
     assert page.status_code == 200
     assert "Hello." in page.content.decode()
     assert LogEntry.objects.filter(object_id=document.pk).exists()

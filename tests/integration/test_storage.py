@@ -31,6 +31,7 @@ from pydantic import AnyHttpUrl
 from config.platform import storage
 from config.platform.observability import logs
 from config.platform.storage import clients, copies, parts, uploads
+from tests.conftest import change_settings
 from tests.integration import faulty_s3
 from tests.integration.faulty_s3 import Proxy
 from tests.waiting import wait_until
@@ -57,14 +58,6 @@ def folder() -> str:
 def key(folder: str, request: pytest.FixtureRequest) -> str:
     """A key that obstore can write, and one that requires boto3."""
     return f"{folder}/{request.param}/2024-02-29.csv"
-
-
-@pytest.fixture
-def proxy(settings: LazySettings) -> Iterator[Proxy]:
-    """A proxy in front of the storage, for faults."""
-    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
-        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        yield proxy
 
 
 def content(size: int) -> bytes:
@@ -584,7 +577,7 @@ def test_refusals_are_not_retried_and_do_not_reveal_the_path(key: str, settings:
 
 
 def test_fails_if_the_server_is_unreachable(key: str, settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl("http://127.0.0.1:9")})
+    change_settings(settings, s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:9"))
     with pytest.raises(storage.UploadFailed) as caught:
         store(key, SMALL)
     assert caught.value.retryable
@@ -828,8 +821,10 @@ def test_finds_and_aborts_unfinished_uploads(folder: str) -> None:
 # ---- Links ----------------------------------------------------------------------------------------------------------
 
 
-def presign(key: str, *, seconds: int = 60, file_name: str = "Zürich 2024.csv") -> str:
-    return storage.presign_download(key, seconds=seconds, content_type="text/csv; charset=utf-8", file_name=file_name)
+def presign(key: str, *, seconds: int = 60) -> str:
+    return storage.presign_download(
+        key, seconds=seconds, content_type="text/csv; charset=utf-8", file_name="Zürich 2024.csv"
+    )
 
 
 def test_presigns_a_download_under_its_name_and_type(key: str) -> None:
@@ -876,9 +871,7 @@ def test_presigns_with_the_download_keys(key: str, settings: LazySettings) -> No
 
 
 def test_presigns_for_the_public_address(key: str, settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(
-        update={"s3_public_endpoint_url": AnyHttpUrl("https://files.example.com/")}
-    )
+    change_settings(settings, s3_public_endpoint_url=AnyHttpUrl("https://files.example.com/"))
     assert presign(key).startswith(f"https://files.example.com/{bucket()}/_receipts/tests/")
 
 
@@ -903,7 +896,7 @@ def test_file_names_cannot_leave_their_quotes(name: str, value: str) -> None:
 
 def test_checks_that_the_bucket_exists(settings: LazySettings) -> None:
     storage.ping()
-    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_bucket": "another-bucket"})
+    change_settings(settings, s3_bucket="another-bucket")
     with pytest.raises(storage.StorageError):
         storage.ping()
 

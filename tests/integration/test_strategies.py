@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,20 +15,20 @@ from etl.core.errors import (
     LlmUnavailable,
     SchemaInvalid,
 )
-from etl.core.stage_context import StageContext, Usage
+from etl.core.stage_context import StageContext
 from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
 from etl.providers.base import OCRResult
 from rules.library.content import RuleContent
-from tests.integration import openai_server
+from tests.conftest import change_settings
 from tests.integration.llm_factories import (
     INVOICE_TEXT,
+    Killed,
     MemoryResponseCache,
     codes,
-    configure,
     contains_no_private_data,
     context_of,
-    forget,
+    kill,
     ocr_of,
     rule_of,
 )
@@ -60,22 +59,15 @@ PAGES = [
 
 
 @pytest.fixture
-def models(settings: Any) -> Iterator[ModelServer]:
-    with openai_server.running() as server:
-        configure(
-            settings,
-            server,
-            etl_postprocess_chunk_threshold_chars=500,
-            etl_postprocess_chunk_size_chars=300,
-            etl_postprocess_max_chunks=5,
-            etl_postprocess_parallel=1,
-        )
-        yield server
-        forget(server)
-
-
-def configured(settings: Any, **changes: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update=changes)
+def models(models: ModelServer, settings: Any) -> ModelServer:
+    change_settings(
+        settings,
+        etl_postprocess_chunk_threshold_chars=500,
+        etl_postprocess_chunk_size_chars=300,
+        etl_postprocess_max_chunks=5,
+        etl_postprocess_parallel=1,
+    )
+    return models
 
 
 def process(
@@ -113,7 +105,7 @@ def test_a_short_document_takes_one_call(models: ModelServer) -> None:
 @pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
 def test_a_long_document_is_split_by_the_configured_strategy(models: ModelServer, settings: Any, strategy: str) -> None:
     """B16: a setting selects the strategy for long text."""
-    configured(settings, etl_postprocess_long_strategy=strategy)
+    change_settings(settings, etl_postprocess_long_strategy=strategy)
     models.set_default(lambda request: extracts(request) if piece_of(request) else data_reply(ALL_LINES))
 
     result = process()
@@ -141,7 +133,7 @@ def test_a_required_single_call_fails_beyond_the_context_length(models: ModelSer
 @pytest.mark.parametrize("status", [400, 413, 500])
 def test_a_document_that_turns_out_too_long_is_split(models: ModelServer, settings: Any, status: int) -> None:
     """If the direct strategy was chosen by size, extraction falls back to pieces once."""
-    configured(settings, etl_postprocess_chunk_threshold_chars=100_000)
+    change_settings(settings, etl_postprocess_chunk_threshold_chars=100_000)
     models.enqueue(problem(status, "The prompt is too long: reduce the length of the messages."))
     models.set_default(extracts)
 
@@ -252,16 +244,9 @@ def test_paid_pieces_are_reused(models: ModelServer, strategy: str) -> None:
     assert context.usage.calls == (3 if strategy == "chunked-extract" else 4)
 
 
-class Killed(BaseException):
-    """The worker process ended."""
-
-
 @pytest.mark.parametrize("strategy", ["direct-json", "chunked-extract", "chunked-summarize"])
 def test_a_killed_run_resumes_at_its_last_piece(models: ModelServer, strategy: str) -> None:
     """B2: even if it is killed after each response, the server gets each call once, and the result is the same."""
-
-    def kill(_usage: Usage) -> None:
-        raise Killed
 
     def answer(request: Request) -> Any:
         if len(request.messages) == 2 and piece_of(request) == 2 and strategy == "chunked-extract":

@@ -23,6 +23,7 @@ from exports.jobs import actions
 from exports.maintenance import periodic, retention
 from exports.models import Dataset, Event, Job
 from tests.integration.factories import end_chunk, fail_chunk, make_job
+from tests.integration.plans import nodes_reading
 
 
 def failed_job(dataset: Dataset, alice: User) -> Job:
@@ -42,9 +43,9 @@ def events_in(frames: bytes) -> list[tuple[int, str, Any]]:
     return found
 
 
-def pages(job: Job, *, page: int, after: int = 0) -> Iterator[JobUpdate]:
+def pages(job: Job, *, page: int) -> Iterator[JobUpdate]:
     """Read a job page by page."""
-    more = True
+    after, more = 0, True
     while more:
         news, more = event_hub.read({job.pk: after}, page=page)
         if job.pk in news:
@@ -209,22 +210,11 @@ def test_a_read_covers_only_new_events(dataset: Dataset, alice: User) -> None:
             " SELECT %s, seq, 'chunk', 'done' FROM generate_series(1, 20000) seq",
             [job.pk],
         )
-        cursor.execute("ANALYZE exports_event")
-        cursor.execute(
-            "EXPLAIN (ANALYZE, FORMAT JSON) " + event_hub.NEW_EVENTS,
-            {"jobs": [job.pk], "after": [19_991], "page": 1000, "lookahead": 1000},
-        )
-        (plan,) = cursor.fetchone()
-    (scan,) = [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") == "exports_event"]
+    values = {"jobs": [job.pk], "after": [19_991], "page": 1000, "lookahead": 1000}
+    (scan,) = nodes_reading("exports_event", event_hub.NEW_EVENTS, values)
 
     assert (scan["Node Type"], scan["Index Name"]) == ("Index Scan", "exports_event_pkey")
     assert scan["Actual Rows"] == 9
-
-
-def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for child in plan.get("Plans", []):
-        yield from nodes(child)
 
 
 # ---- Listeners ------------------------------------------------------------------------------------------------------

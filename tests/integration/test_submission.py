@@ -17,7 +17,7 @@ from exports.jobs import actions
 from exports.models import Chunk, Dataset, Job, Usage
 from exports.worker import completion, execution
 from tests.broker import broker_at
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration import outcomes
 from tests.integration.factories import claim_one, fail_chunk, make_job
 from tests.waiting import expect_within
@@ -234,7 +234,7 @@ def test_too_many_keys_are_reported_at_the_filters(
     api: APIClient, dataset: Dataset, settings: Any, keys: list[str]
 ) -> None:
     """A1: for any number of keys."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 50})
+    change_settings(settings, export_max_chunks_per_job=50)
     assert pointers(post(api, filters={**FILTERS, "keys": keys})) == {("/filters", "too_many_chunks")}
     items = [{"key": key, "effectiveDate": "2024-02-29"} for key in keys]
     assert pointers(post(api, items=items)) == {("/items", "too_many_chunks")}
@@ -275,7 +275,7 @@ def test_a_job_of_a_hundred_thousand_chunks_is_written_in_parts(
     api: APIClient, dataset: Dataset, settings: Any
 ) -> None:
     """A3: a statement writes or looks up at most 10,000 chunks, and the commit checks no foreign keys."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 100_000})
+    change_settings(settings, export_max_chunks_per_job=100_000)
     items = [{"key": f"K{n}", "effectiveDate": "2024-02-29"} for n in range(100_000)]
     with CaptureQueriesContext(connection) as queries:
         assert post(api, items=items).json()["totalChunks"] == 100_000
@@ -405,7 +405,7 @@ def test_no_request_calls_the_function_or_creates_a_file(
 def test_a_source_outage_delays_no_request(api: APIClient, dataset: Dataset, settings: Any) -> None:
     """A6, A14."""
     unreachable = SecretStr("postgresql://127.0.0.1:1/nothing")
-    settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": unreachable})
+    change_settings(settings, source_database_url=unreachable)
 
     response = post(api, items=[ITEM])
     assert response.status_code == 202

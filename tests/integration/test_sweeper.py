@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from prometheus_client import REGISTRY
 from psycopg.errors import DeadlockDetected
-from pydantic import AnyHttpUrl, SecretStr
+from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from config.platform import storage
@@ -31,6 +31,7 @@ from exports.source import database
 from exports.worker import completion, execution
 from exports.worker.leases import Claim
 from tests.broker import broker_at, lose_messages, queued, valkey
+from tests.conftest import change_settings
 from tests.integration import faulty_s3, outcomes
 from tests.integration.factories import claim_one, make_job, result_of
 from tests.integration.test_completion import delivered, finish
@@ -38,10 +39,7 @@ from tests.integration.test_execution import PATH, empty_bucket  # noqa: F401 - 
 from tests.integration.test_leases import expire_leases, in_threads
 from tests.waiting import expect_within
 
-
-@pytest.fixture(autouse=True)
-def empty_queues() -> None:
-    lose_messages()
+pytestmark = pytest.mark.usefixtures("empty_redis")
 
 
 def violations() -> float:
@@ -113,8 +111,7 @@ def test_slots_stay_taken_while_the_source_is_unavailable(dataset: Dataset, alic
     make_job(dataset, alice, 1)
     claim_one(backend="lost")
     expire_leases()
-    nowhere = SecretStr("postgresql://127.0.0.1:1/nothing")
-    settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": nowhere})
+    change_settings(settings, source_database_url=SecretStr("postgresql://127.0.0.1:1/nothing"))
     lost_leases.reclaim_chunks()
     lost_leases.free_slots()
 
@@ -133,7 +130,7 @@ def test_uploads_of_lost_workers_are_aborted_and_those_of_live_ones_are_not(
         storage.client().create_multipart_upload(Bucket=settings.SLUICE.s3_bucket, Key=key)
     assert storage_cleanup.abort_lost_uploads() == 0  # younger than a lease
 
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": -5})
+    change_settings(settings, export_lease_seconds=-5)
     assert storage_cleanup.abort_lost_uploads() == 1
     assert [upload.key for upload in storage.list_uploads("things/")] == [alive.path]
 
@@ -143,7 +140,7 @@ def test_a_cleanup_step_that_fails_does_not_stop_the_others(dataset: Dataset, al
     claim_one(backend="lost")
     expire_leases()
     lose_messages()
-    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": "http://127.0.0.1:1"})
+    change_settings(settings, s3_endpoint_url="http://127.0.0.1:1")
     periodic.reap()
 
     assert not Slot.objects.held().exists()
@@ -457,17 +454,15 @@ def test_recent_files_and_files_of_recently_ended_chunks_are_kept(
 
 
 @pytest.mark.usefixtures("no_grace")
-def test_a_file_written_during_the_sweep_is_kept(dataset: Dataset, alice: User, settings: Any) -> None:
+def test_a_file_written_during_the_sweep_is_kept(
+    dataset: Dataset, alice: User, settings: Any, proxy: faulty_s3.Proxy
+) -> None:
     claim = claimed(dataset, alice)
     put_file(claim)
     fail(claim)
-    upstream, straight = settings.SLUICE, storage.client()
-    replace = partial(straight.put_object, Bucket=upstream.s3_bucket, Key=claim.path, Body=b"another")
-    with faulty_s3.running(str(upstream.s3_endpoint_url)) as proxy:
-        proxy.inject("DELETE", claim.path, faulty_s3.first(replace))
-        settings.SLUICE = upstream.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        assert storage_cleanup.delete_unreferenced() == 0
-    settings.SLUICE = upstream
+    replace = partial(storage.client().put_object, Bucket=settings.SLUICE.s3_bucket, Key=claim.path, Body=b"another")
+    proxy.inject("DELETE", claim.path, faulty_s3.first(replace))
+    assert storage_cleanup.delete_unreferenced() == 0
     assert b"".join(storage.read(claim.path)) == b"another"
 
 

@@ -21,10 +21,11 @@ from etl.models import Task
 from etl.pipeline import deletion, execution
 from rules.models import Rule
 from tests.broker import valkey
+from tests.conftest import browser_of, change_settings
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_progress import complete, fail
 from tests.integration.plans import Plan, nodes, plan_lines, plans_of, rows_of
-from tests.integration.staff import confirm, list_of, messages_of, pages, select, staff  # noqa: F401 - fixtures
+from tests.integration.staff import confirm, list_of, messages_of, select
 from tests.integration.stage_runs import row_of, run
 from tests.integration.test_leases import in_threads
 from tests.integration.test_submission import pointers
@@ -135,8 +136,7 @@ def test_the_first_and_last_possible_days_are_accepted(api: APIClient, alice: Us
 
 def test_the_page_has_the_same_filters(alice: User) -> None:
     """B39."""
-    client = Client()
-    client.force_login(alice)
+    client = browser_of(alice)
     rule = make_rule(alice, name="of alice")
     make_row(alice, filename="Invoice-7.pdf", rule=rule)
     make_row(alice, filename="letter.pdf")
@@ -151,7 +151,7 @@ def test_the_page_has_the_same_filters(alice: User) -> None:
 
 
 def test_staff_find_documents_by_part_of_the_file_name(
-    pages: Client,  # noqa: F811
+    pages: Client,
     alice: User,
 ) -> None:
     """B39."""
@@ -232,11 +232,9 @@ def submit(api: APIClient, content: bytes = b"Hello.", *, key: str = "") -> Any:
     return response.json()
 
 
-def upload(api: APIClient, content: bytes = b"Hello.") -> str:
-    made = api.post(
-        "/api/v1/etl/uploads", {"filename": "b.txt", "content_type": "text/plain", "size": len(content)}
-    ).json()
-    storage.put(made["file_key"], content, content_type="text/plain")
+def upload(api: APIClient) -> str:
+    made = api.post("/api/v1/etl/uploads", {"filename": "b.txt", "content_type": "text/plain", "size": 6}).json()
+    storage.put(made["file_key"], b"Hello.", content_type="text/plain")
     return str(made["file_key"])
 
 
@@ -309,7 +307,7 @@ def test_the_digest_survives_a_lost_run_state(api: APIClient, alice: User, setti
     task = Task.objects.get(pk=accepted["task_id"])
     assert execution.run_next(Stage.OCR, task_id=task.pk)
     valkey().flushdb()
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_recovery_seconds": 0})
+    change_settings(settings, etl_recovery_seconds=0)
     recovery.recover_all()
     state = runstate.read(task.pk)
     assert state
@@ -321,8 +319,7 @@ def test_the_digest_survives_a_lost_run_state(api: APIClient, alice: User, setti
 
 def test_the_page_names_the_earlier_document_until_it_is_deleted(api: APIClient, alice: User) -> None:
     """B39."""
-    client = Client()
-    client.force_login(alice)
+    client = browser_of(alice)
     first, second = submit(api), submit(api)
     complete(Task.objects.get(pk=second["task_id"]))
     page = client.get(f"{PAGE}/{second['task_id']}").content.decode()
@@ -334,8 +331,7 @@ def test_the_page_names_the_earlier_document_until_it_is_deleted(api: APIClient,
 # ---- Bulk actions ---------------------------------------------------------------------------------------------------
 def test_the_page_deletes_selected_documents(alice: User, bob: User) -> None:
     """B34: running documents and documents of other users are kept."""
-    client = Client()
-    client.force_login(alice)
+    client = browser_of(alice)
     ended, waiting, running, other = make_task(alice), make_task(alice), make_task(alice), make_task(bob)
     fail(ended)
     assert runstate.start(running.pk, stage=Stage.OCR).moved
@@ -358,8 +354,8 @@ def test_the_page_refuses_an_unknown_action(alice: User, action: dict[str, str])
 
 
 def test_staff_delete_selected_documents_with_one_record_each(
-    pages: Client,  # noqa: F811
-    staff: User,  # noqa: F811
+    pages: Client,
+    staff: User,
     alice: User,
 ) -> None:
     """B34."""

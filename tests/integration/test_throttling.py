@@ -23,9 +23,8 @@ from config.platform.http import circuit_breaker, throttling
 from exports import urls
 from exports.models import Dataset, Job
 from tests.broker import valkey
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration.faulty_redis import relaying
-from tests.integration.test_health import closed_port  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
 from tests.waiting import expect_within, wait_until
 
@@ -58,12 +57,8 @@ def silent(production_timeout: None) -> Iterator[socket.socket]:
         yield listener
 
 
-def change(settings: LazySettings, **values: Any) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update=values)
-
-
 def valkey_at(settings: LazySettings, port: int) -> None:
-    change(settings, redis_url=SecretStr(f"redis://:hunter2@127.0.0.1:{port}/0"))
+    change_settings(settings, redis_url=SecretStr(f"redis://:hunter2@127.0.0.1:{port}/0"))
 
 
 def connections_to(listener: socket.socket) -> int:
@@ -93,7 +88,7 @@ def test_parallel_requests_cannot_exceed_the_limit(
     dataset: Dataset, api: APIClient, bob: User, settings: LazySettings
 ) -> None:
     """A2: refused requests change nothing, and other users are not affected."""
-    change(settings, export_rate="5/h")
+    change_settings(settings, export_rate="5/h")
     statuses = in_threads(20, lambda _: api.post("/exports", BODY).status_code)
 
     assert (statuses.count(202), statuses.count(429)) == (5, 15)
@@ -110,7 +105,7 @@ def test_refusals_are_counted(api: APIClient, settings: LazySettings) -> None:
         text = APIClient().get("/metrics", REMOTE_ADDR="127.0.0.1").content.decode()
         return float(text.partition("\nexport_rate_limited_total ")[2].partition("\n")[0])
 
-    change(settings, export_rate="1/min", export_download_rate="1/min")
+    change_settings(settings, export_rate="1/min", export_download_rate="1/min")
     before = refusals()
     assert [api.post("/exports", {}).status_code for _ in range(3)] == [400, 429, 429]
     assert [APIClient().get(BAD_LINK).status_code for _ in range(2)] == [403, 429]
@@ -123,7 +118,7 @@ def test_refusals_of_document_etl_and_rules_are_counted(api: APIClient, settings
     def refusals() -> float:
         return REGISTRY.get_sample_value("etl_rate_limited_total") or 0
 
-    change(settings, etl_rate="1/min", etl_poll_rate="1/min")
+    change_settings(settings, etl_rate="1/min", etl_poll_rate="1/min")
     before = refusals()
     assert [api.post("/api/v1/etl/rules", {}).status_code for _ in range(2)] == [400, 429]
     assert api.post("/api/v1/etl/submit", {}).status_code == 429
@@ -143,7 +138,7 @@ def test_processes_share_the_limit(settings: LazySettings) -> None:
 
 def test_only_posts_count_toward_the_write_limit(api: APIClient, settings: LazySettings) -> None:
     """A2: also invalid ones."""
-    change(settings, export_rate="1/min")
+    change_settings(settings, export_rate="1/min")
     for method in ("get", "put", "patch", "delete"):
         assert getattr(api, method)(f"{UNKNOWN_JOB}/retry").status_code == 405
     assert api.post(f"{UNKNOWN_JOB}/retry").status_code == 404
@@ -151,7 +146,7 @@ def test_only_posts_count_toward_the_write_limit(api: APIClient, settings: LazyS
 
 
 def test_reads_have_a_separate_limit(api: APIClient, settings: LazySettings) -> None:
-    change(settings, export_poll_rate="2/min")
+    change_settings(settings, export_poll_rate="2/min")
     assert [api.get(path).status_code for path in ("/exports", UNKNOWN_JOB)] == [200, 404]
     assert wait_seconds(api.get("/exports/datasets"))
     assert api.post("/exports", {}).status_code == 400
@@ -159,7 +154,7 @@ def test_reads_have_a_separate_limit(api: APIClient, settings: LazySettings) -> 
 
 def test_refusals_have_a_retry_after(api: APIClient, alice: User, settings: LazySettings, windows: Redis) -> None:
     """Retry-After is the time until the oldest request leaves the window."""
-    change(settings, export_rate="3/h")
+    change_settings(settings, export_rate="3/h")
     ages = {"oldest": 3600 - 900, "middle": 20, "youngest": 10}
     windows.rpush(f"sluice:rate:export_rate/{alice.pk}/3/1/hour", *[time.time() - age for age in sorted(ages.values())])
 
@@ -168,7 +163,7 @@ def test_refusals_have_a_retry_after(api: APIClient, alice: User, settings: Lazy
 
 def test_a_request_after_retry_after_is_accepted(api: APIClient, settings: LazySettings) -> None:
     """Refused requests do not count: a client that waits is accepted."""
-    change(settings, export_rate="2/sec")
+    change_settings(settings, export_rate="2/sec")
     while (refused := api.post("/exports", {})).status_code != 429:
         pass
     deadline = asked_at = time.monotonic() + wait_seconds(refused)
@@ -180,7 +175,7 @@ def test_a_request_after_retry_after_is_accepted(api: APIClient, settings: LazyS
 @pytest.mark.django_db
 def test_a_download_counts_by_address_behind_trusted_proxies(settings: LazySettings) -> None:
     """A2, A22: the rate limit against guessing. HEAD requests count, too."""
-    change(settings, export_download_rate="3/min", trusted_proxy_cidrs=[ip_network("10.0.0.0/8")])
+    change_settings(settings, export_download_rate="3/min", trusted_proxy_cidrs=[ip_network("10.0.0.0/8")])
 
     def ask(address: str, method: str = "get", **headers: Any) -> Any:
         proxied: dict[str, Any] = {"REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": address}
@@ -196,7 +191,7 @@ def test_a_download_counts_by_address_behind_trusted_proxies(settings: LazySetti
 
 @pytest.mark.django_db
 def test_ipv6_addresses_count_by_their_64_bit_prefix(settings: LazySettings) -> None:
-    change(settings, export_download_rate="1/min")
+    change_settings(settings, export_download_rate="1/min")
     peers = ["2001:db8:0:1::1", "2001:db8:0:1:ffff::2", "2001:db8:0:2::1", "::ffff:192.0.2.1", "192.0.2.1"]
     statuses = [APIClient().get(BAD_LINK, REMOTE_ADDR=peer).status_code for peer in peers]
     assert statuses == [403, 429, 403, 403, 429]
@@ -204,13 +199,13 @@ def test_ipv6_addresses_count_by_their_64_bit_prefix(settings: LazySettings) -> 
 
 @pytest.mark.django_db
 def test_unknown_addresses_share_one_window(settings: LazySettings) -> None:
-    change(settings, export_download_rate="1/min", trusted_proxy_cidrs=[ip_network("10.0.0.0/8")])
+    change_settings(settings, export_download_rate="1/min", trusted_proxy_cidrs=[ip_network("10.0.0.0/8")])
     proxied: list[dict[str, Any]] = [{"REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": text} for text in ("a", "b")]
     assert [APIClient().get(BAD_LINK, **each).status_code for each in proxied] == [403, 429]
 
 
 def test_links_count_separately_from_users(api: APIClient, settings: LazySettings) -> None:
-    change(settings, export_poll_rate="1/min")
+    change_settings(settings, export_poll_rate="1/min")
     assert api.get("/exports").status_code == 200
     assert api.get(BAD_LINK).status_code == 403
 
@@ -224,14 +219,14 @@ def test_every_view_of_exports_has_a_limit() -> None:
 
 
 def test_operator_routes_and_documentation_are_not_limited(client: Client, alice: User, settings: LazySettings) -> None:
-    change(settings, export_poll_rate="1/min")
+    change_settings(settings, export_poll_rate="1/min")
     client.force_login(alice)
     for path in ("/livez", "/readyz", "/metrics", "/api/schema", "/api/docs"):
         assert [client.get(path, REMOTE_ADDR="127.0.0.1").status_code for _ in range(3)] == [200] * 3, path
 
 
 def test_the_schema_is_limited_by_address(client: Client, settings: LazySettings) -> None:
-    change(settings, export_download_rate="2/min")
+    change_settings(settings, export_download_rate="2/min")
     statuses = [client.get("/api/schema", REMOTE_ADDR="192.0.2.7").status_code for _ in range(3)]
     assert statuses == [200, 200, 429]
     assert client.get("/api/schema", REMOTE_ADDR="192.0.2.8").status_code == 200
@@ -250,7 +245,7 @@ def test_the_schema_documents_429_on_every_limited_operation(client: Client) -> 
 @pytest.mark.parametrize("unit", env.RATE_UNITS)
 def test_every_unit_of_the_settings_is_supported(settings: LazySettings, unit: str) -> None:
     seconds = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "day": 86400}
-    change(settings, export_rate=f"7/{unit}")
+    change_settings(settings, export_rate=f"7/{unit}")
     rate = throttling.rate("export_rate")
     assert (rate.amount, rate.get_expiry()) == (7, seconds[unit])
 
@@ -282,7 +277,7 @@ def test_a_silent_valkey_delays_one_request_briefly(
 ) -> None:
     """A2."""
     monkeypatch.setattr(circuit_breaker, "PAUSE_SECONDS", 60.0)
-    change(settings, export_poll_rate="1/min")
+    change_settings(settings, export_poll_rate="1/min")
     valkey_at(settings, silent.getsockname()[1])
     asked: list[int] = []
 
@@ -300,13 +295,10 @@ def test_a_silent_valkey_delays_one_request_briefly(
 
 
 def test_requests_are_not_limited_during_a_valkey_outage(
-    api: APIClient,
-    settings: LazySettings,
-    closed_port: int,  # noqa: F811
-    caplog: pytest.LogCaptureFixture,
+    api: APIClient, settings: LazySettings, closed_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A2."""
-    change(settings, export_poll_rate="1/min", export_download_rate="1/min")
+    change_settings(settings, export_poll_rate="1/min", export_download_rate="1/min")
     valkey_at(settings, closed_port)
     assert [api.get("/exports").status_code for _ in range(5)] == [200] * 5
     assert [APIClient().get(BAD_LINK).status_code for _ in range(5)] == [403] * 5
@@ -334,7 +326,7 @@ def test_requests_are_limited_again_after_an_outage(
     monkeypatch.setattr(circuit_breaker, "PAUSE_SECONDS", 0.05)
     rate = limits.RateLimitItemPerHour(1, namespace="test")
     with relaying(settings.SLUICE.redis_url.get_secret_value()) as relay:
-        change(settings, redis_url=SecretStr(relay.url))
+        change_settings(settings, redis_url=SecretStr(relay.url))
         relay.drop_replies("test/x")
         assert throttling.limiter().wait(rate, "x") == 0
         assert relay.dropped == 1

@@ -1,11 +1,10 @@
 """Budgets of language model tokens, per user and per rule (B44)."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connection
@@ -19,12 +18,10 @@ from etl.models import Allowance, ModelUsage, RuleAllowance, RuleTokens, Task, U
 from etl.pipeline import actions, budgets, quotas
 from etl.pipeline.budgets import DailyBudget
 from rules.models import Rule
-from tests.broker import valkey
 from tests.conftest import client_of
-from tests.integration import openai_server
 from tests.integration.etl_factories import make_batch, make_rule, make_task
 from tests.integration.etl_progress import fail
-from tests.integration.llm_factories import INVOICE, configure, context_of, forget
+from tests.integration.llm_factories import INVOICE, context_of
 from tests.integration.openai_server import ModelServer, data_reply, problem
 from tests.integration.stage_runs import ConfigureStages, row_of, run, run_when_due
 
@@ -33,15 +30,10 @@ GOOD = data_reply({"number": "1", "total": 1})  # 11 and 7 tokens
 
 
 @pytest.fixture
-def models(configure_stages: ConfigureStages, settings: LazySettings) -> Iterator[ModelServer]:
-    valkey().flushdb()
+def models(model_server: ModelServer, configure_stages: ConfigureStages) -> ModelServer:
     configure_stages(etl_ocr_provider="local", etl_postprocess_parallel=3)
-    settings.ETL_POSTPROCESSORS = {"skip": "etl.postprocessors.skip.Skip", "llm": "etl.postprocessors.llm.Llm"}
-    with openai_server.running() as server:
-        configure(settings, server)
-        server.set_default(GOOD)
-        yield server
-        forget(server)
+    model_server.set_default(GOOD)
+    return model_server
 
 
 @pytest.fixture

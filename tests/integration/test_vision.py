@@ -11,7 +11,6 @@ import pytest
 import structlog
 from django.conf import LazySettings
 from django.contrib.auth.models import User
-from django.test import Client
 from PIL import Image
 
 from config.platform import storage
@@ -22,9 +21,7 @@ from etl.pipeline import artifacts, dispatch, engines, page_images
 from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
 from etl.providers.base import OCRResult
-from tests.broker import valkey
-from tests.conftest import client_of
-from tests.integration import openai_server
+from tests.conftest import browser_of, change_settings, client_of
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.llm_factories import (
     INVOICE,
@@ -32,7 +29,6 @@ from tests.integration.llm_factories import (
     codes,
     configure,
     context_of,
-    forget,
     ocr_of,
     rule_of,
 )
@@ -66,14 +62,6 @@ class FakePageImages:
 
 def content_of(page: int) -> bytes:
     return b"\xff\xd8\xff image of page %d" % page
-
-
-@pytest.fixture
-def models(settings: Any) -> Iterator[ModelServer]:
-    with openai_server.running() as server:
-        configure(settings, server)
-        yield server
-        forget(server)
 
 
 def process(
@@ -266,18 +254,9 @@ def reader() -> Iterator[None]:
 
 
 @pytest.fixture
-def real(configure_stages: ConfigureStages, models: ModelServer, settings: LazySettings, reader: None) -> ModelServer:
-    valkey().flushdb()
+def real(configure_stages: ConfigureStages, model_server: ModelServer, reader: None) -> ModelServer:
     configure_stages(etl_ocr_provider="local")
-    configure(settings, models)
-    settings.ETL_POSTPROCESSORS = {"skip": "etl.postprocessors.skip.Skip", "llm": "etl.postprocessors.llm.Llm"}
-    return models
-
-
-def browser_of(user: User) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
+    return model_server
 
 
 def vision_rule(user: User) -> Any:
@@ -287,7 +266,7 @@ def vision_rule(user: User) -> Any:
 @pytest.mark.django_db(transaction=True)
 def test_a_scan_without_text_is_read_by_the_model(real: ModelServer, alice: User, settings: LazySettings) -> None:
     """B40: OCR finds no text. The page images stay within the limit of pixels, and are stored like other images."""
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_vision_max_pixels": 200_000})
+    change_settings(settings, etl_vision_max_pixels=200_000)
     real.enqueue(data_reply({"number": "INV-7", "total": 12.5}, found_on(1, "/number")))
     task = make_task(alice, content=hostile.printed("", ""), kind="pdf", rule=vision_rule(alice))
 

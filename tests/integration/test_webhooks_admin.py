@@ -19,11 +19,11 @@ from tests.broker import lose_messages, queued
 from tests.integration.factories import make_job
 from tests.integration.receiver import Receiver, answer
 from tests.integration.staff import confirm, form_in, list_of, messages_of, page_of, press, select, text_of
-from tests.integration.test_webhooks import endpoint, subscribe, work  # noqa: F401 - a fixture
+from tests.integration.test_webhooks import subscribe, work
 
 
 @pytest.fixture
-def hook(dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver) -> Webhook:  # noqa: F811 - the fixture
+def hook(dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver) -> Webhook:
     """A webhook with two deliveries that failed, one of them a test."""
     webhook = Webhook.objects.get(pk=subscribe(api, f"{endpoint.url}/SECRETPATH")["id"])
     endpoint.then = answer(410)

@@ -1,24 +1,23 @@
 """The pages of webhooks, tested without a browser: ownership, secrets, and buttons. C1, A25."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection
 from django.db.models.functions import Now
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from config.platform.webhooks import sender, subscriptions
 from config.platform.webhooks.models import TEST, EventType
 from exports.models import Attempt, Delivery, Webhook
-from tests.broker import lose_messages
-from tests.integration.receiver import Receiver, answer, receiver
+from tests.conftest import browser_of, change_settings
+from tests.integration.receiver import Receiver, allow, answer
 from tests.integration.test_leases import in_threads
-from tests.integration.test_webhooks import allow
+from tests.integration.test_rules_pages import queries
+
+pytestmark = pytest.mark.usefixtures("empty_redis")
 
 SUCCEEDED = EventType.SUCCEEDED.value
 LIST = "/app/webhooks"
@@ -26,27 +25,9 @@ HTMX = {"HX-Request": "true"}
 BUTTONS = ("test-webhook", "enable-webhook", "disable-webhook", "rotate-webhook", "redeliver-failed", "delete-webhook")
 
 
-@pytest.fixture(autouse=True)
-def empty_queues() -> None:
-    lose_messages()
-
-
-@pytest.fixture
-def endpoint(settings: Any) -> Iterator[Receiver]:
-    allow(settings, "127.0.0.0/8")
-    with receiver() as running:
-        yield running
-
-
 @pytest.fixture
 def me(alice: User) -> Client:
-    return signed_in(alice)
-
-
-def signed_in(user: User, **options: Any) -> Client:
-    client = Client(**options)
-    client.force_login(user)
-    return client
+    return browser_of(alice)
 
 
 @pytest.fixture
@@ -88,7 +69,7 @@ def test_pages_of_webhooks_of_other_users_return_404_even_for_staff(bob: User, h
     (delivery,) = sent(hook)
     for is_staff in (False, True):
         User.objects.filter(pk=bob.pk).update(is_staff=is_staff)
-        stranger = signed_in(User.objects.get(pk=bob.pk))
+        stranger = browser_of(User.objects.get(pk=bob.pk))
         for path in (page_of(hook), reverse("delivery", args=[hook.pk, delivery.pk])):
             assert stranger.get(path).status_code == 404, path
         for path in all_buttons(hook, delivery):
@@ -109,7 +90,7 @@ def test_buttons_are_posts_with_the_csrf_token_of_the_session(
     client: Client, alice: User, me: Client, hook: Webhook
 ) -> None:
     (delivery,) = sent(hook)
-    checking = signed_in(alice, enforce_csrf_checks=True)
+    checking = browser_of(alice, enforce_csrf_checks=True)
     for path in (LIST, *all_buttons(hook, delivery)):
         assert checking.post(path).status_code == 403, path
         assert "/app/sign-in" in client.post(path)["Location"], path
@@ -204,12 +185,6 @@ def test_deletion_includes_the_log(me: Client, hook: Webhook) -> None:
 
 
 # ---- The log --------------------------------------------------------------------------------------------------------
-
-
-def queries(me: Client, path: str) -> int:
-    with CaptureQueriesContext(connection) as seen:
-        assert me.get(path).status_code == 200
-    return len(seen)
 
 
 def test_pages_of_2_and_200_rows_take_the_same_number_of_queries(me: Client, alice: User, hook: Webhook) -> None:
@@ -361,7 +336,7 @@ def test_concurrent_redelivery_and_deletion_do_not_deadlock(hook: Webhook) -> No
 
 
 def test_posts_count_toward_the_api_rate_limits(settings: Any, me: Client, hook: Webhook) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_rate": "1/min"})
+    change_settings(settings, export_rate="1/min")
     me.post(reverse("test-webhook", args=[hook.pk]))
     for path in all_buttons(hook, sent(hook)[0]):
         response = me.post(path, {"url": hook.url, "events": [EventType.FAILED.value]}, follow=True)

@@ -4,12 +4,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.contrib.auth.models import User
-from django.test import Client
 
 from exports.models import Dataset
 from exports.pages import workers
 from exports.source import database
 from exports.worker import execution
+from tests.conftest import browser_of
 from tests.integration import outcomes
 from tests.integration.factories import claim_one, make_job, result_of
 from tests.integration.plans import nodes, plans_of, rows_of
@@ -21,10 +21,10 @@ def backend(worker: str) -> str:
     return f"sluice-export-{worker}-0123456789ab"
 
 
-def row(begin: int, end: int | None, *, key: str = "JFK", worker: str = "web1-7", **changes: Any) -> dict[str, Any]:
+def row(begin: int, end: int | None, *, worker: str = "web1-7", **changes: Any) -> dict[str, Any]:
     """Return a row as the statement returns it. `begin` and `end`: seconds after START."""
     return {
-        "key": key, "effective_date": START.date(), "status": "done" if end else "running", "source": "",
+        "key": "JFK", "effective_date": START.date(), "status": "done" if end else "running", "source": "",
         "backend": backend(worker), "started_at": START + timedelta(seconds=begin),
         "finished_at": START + timedelta(seconds=end) if end else None, **changes,
     }  # fmt: skip
@@ -38,8 +38,7 @@ def lanes(*rows: dict[str, Any], seconds: int = 100) -> dict[str, list[tuple[int
 
 def test_the_page_shows_calls_by_worker(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 4)
-    client = Client()
-    client.force_login(alice)
+    client = browser_of(alice)
     path = f"/app/exports/{job.pk}"
     assert '<h2 id="workers-title"' not in client.get(path).content.decode()
     for worker in ("web1-7", "web2-8", "web1-7"):

@@ -19,6 +19,7 @@ from etl.core.errors import WorkspaceFull
 from etl.core.states import Stage
 from etl.maintenance import cleanup
 from tests import scripted_stages
+from tests.conftest import change_settings
 from tests.integration.etl_factories import make_task
 from tests.integration.stage_runs import ConfigureStages, row_of, run, run_when_due, seen
 
@@ -37,7 +38,7 @@ with workspace.folder() as folder:
 @pytest.fixture
 def cache(settings: LazySettings, tmp_path: Path) -> Path:
     folder = tmp_path / "documents"
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_cache_dir": folder})
+    change_settings(settings, etl_cache_dir=folder)
     return folder
 
 

@@ -236,7 +236,7 @@ MUTANTS = [
         name="keep the previous generation across a retry",
         old="    task.generation += 1\n    task.run = task.generation",
         new="    task.run = task.generation + 1",
-        tests=control("a_worker_of_the_previous_run_is_fenced_off", "one_of_two_concurrent_retries_wins"),
+        tests=control("a_worker_of_the_previous_run_is_fenced_off", "one_of_several_concurrent_retries_wins"),
     ),
     CONTROL(
         name="do not record a cancel",

@@ -1,7 +1,7 @@
 """Sample documents for tests: the documents of the demo with their true text, and error rates of OCR."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from etl.core import formats
 from etl.core.formats import DocumentFormat
 from etl.providers.base import Document
 
+Maker = Callable[..., Document]  # the value of the fixture `make_document`
 FOLDER = Path(__file__).resolve().parents[2] / "config/dev/demo/documents"
 
 

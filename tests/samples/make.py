@@ -190,11 +190,11 @@ def lines_of(block: Block) -> str:
 
 
 # ---- Scans ----------------------------------------------------------------------------------------------------------
-def scanned(document: bytes, *, dpi: int = DPI, seed: int = 17) -> list[Image.Image]:
+def scanned(document: bytes) -> list[Image.Image]:
     """Return the pages as images from a mediocre scanner: slightly rotated, blurred, gray, and dusty."""
-    generator = random.Random(seed)
+    generator = random.Random(17)
     with pypdfium2.PdfDocument(document) as pdf:
-        sheets = [page.render(scale=dpi / 72, grayscale=True).to_pil() for page in pdf]
+        sheets = [page.render(scale=DPI / 72, grayscale=True).to_pil() for page in pdf]
     return [degrade(sheet, generator) for sheet in sheets]
 
 
@@ -208,9 +208,9 @@ def degrade(sheet: Image.Image, generator: random.Random) -> Image.Image:
     return soft
 
 
-def as_jpeg(sheet: Image.Image, quality: int = 40) -> bytes:
+def as_jpeg(sheet: Image.Image) -> bytes:
     buffer = io.BytesIO()
-    sheet.save(buffer, "JPEG", quality=quality, optimize=True, dpi=(DPI, DPI))
+    sheet.save(buffer, "JPEG", quality=40, optimize=True, dpi=(DPI, DPI))
     return buffer.getvalue()
 
 

@@ -8,7 +8,6 @@ import pytest
 from django.apps import apps
 from django.conf import LazySettings
 from django.contrib.auth.models import User
-from django.test import Client
 from django.utils import timezone
 
 from config.dev.stack.processes import Web
@@ -115,12 +114,6 @@ def state() -> Callable[[], State]:
         return {model._meta.label: list(model._default_manager.order_by("pk").values()) for model in ours}
 
     return read
-
-
-def browser_of(user: User, **options: Any) -> Client:
-    client = Client(**options)
-    client.force_login(user)
-    return client
 
 
 # ---- A real web process ---------------------------------------------------------------------------------------------

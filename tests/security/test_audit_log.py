@@ -29,8 +29,7 @@ from exports.delivery import links
 from exports.models import Dataset, Job, Receipt, Webhook
 from rules.models import Rule
 from tests import servers
-from tests.conftest import client_of
-from tests.security.conftest import browser_of
+from tests.conftest import browser_of, client_of
 from tests.security.routes import LINK_ROUTE, OWNED_ROUTES, ROUTES, UNSAFE, Route, required_query
 
 OURS = ("config", "exports", "etl", "rules")

@@ -8,7 +8,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from exports.models import Dataset
-from tests.security.conftest import State, browser_of
+from tests.conftest import browser_of
+from tests.security.conftest import State
 from tests.security.routes import LINK_ROUTE, OWNED_ROUTES, ROUTES, UNSAFE, Route
 
 # Routes without authentication. They accept no unsafe methods.

@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from tests.security.conftest import browser_of
+from tests.conftest import browser_of
 
 UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 PASSWORD = "only for tests, 1"

@@ -20,9 +20,10 @@ from rest_framework.test import APIClient
 from config.platform import storage
 from etl.models import Task
 from exports.models import Webhook
+from tests.conftest import browser_of
 from tests.integration.conftest import configure_stages  # noqa: F401 - a fixture
 from tests.integration.stage_runs import ConfigureStages, run
-from tests.security.conftest import RULE_VALUES, browser_of
+from tests.security.conftest import RULE_VALUES
 from tests.unit.test_logs import _restore_logging, configure  # noqa: F401 - a fixture
 
 PASSWORD = "pearl-pearl, 1"

@@ -11,9 +11,9 @@ from rest_framework.test import APIClient
 
 from exports.models import Dataset, Download
 from exports.urls import WEBHOOK_PATHS
-from tests.conftest import client_of
+from tests.conftest import browser_of, client_of
 from tests.contract.test_document import document
-from tests.security.conftest import State, browser_of
+from tests.security.conftest import State
 from tests.security.routes import ADMIN_ROUTES, LINK_ROUTE, OWNED_ROUTES, SAFE, UNSAFE, Route, required_query
 
 # Datasets belong to no user.

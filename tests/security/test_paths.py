@@ -15,9 +15,9 @@ from etl.models import Task
 from exports.delivery import links
 from exports.models import Dataset, Job, Link, Receipt
 from rules.loading import parsing
+from tests.conftest import browser_of
 from tests.integration.factories import make_job
 from tests.integration.staff import page_of
-from tests.security.conftest import browser_of
 
 PASSWORD = "only for tests, 1"
 TRAVERSALS = ["..", "../x", "a/../b", "/etc/passwd", "a\\b", "..\\x", "a..b", "a\x00b", "a\nb", "\x7f", "x" * 201]

@@ -19,11 +19,11 @@ from config.platform.models import AuditEntry
 from etl import runstate
 from etl.models import Task
 from exports.models import Dataset
-from tests.conftest import client_of
+from tests.conftest import browser_of, client_of
 from tests.contract.test_document import document
 from tests.integration.factories import make_job
 from tests.integration.staff import fail, page_of, press, text_of
-from tests.security.conftest import State, browser_of
+from tests.security.conftest import State
 from tests.security.routes import ROUTES, UNSAFE, required_query
 
 ALLOWED, FORBIDDEN, HIDDEN = "allowed", 403, 404
