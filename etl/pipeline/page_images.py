@@ -159,15 +159,18 @@ def draw_for_models(task_id: int, *, page: int, pixels: int) -> None:
     task = Task.objects.without_results().filter(pk=task_id).first()
     if task is None:
         return
+    key = model_key(task, page, pixels)
     try:
-        if storage.head(model_key(task, page, pixels)) is None:
+        if storage.head(key) is not None:
+            return
+        try:
             draw_models_group(task, page, page + PAGES_AT_ONCE - 1, pixels, StageContext(seconds=DRAW_SECONDS))
+        except (EtlError, OutOfTime) as error:
+            log.warning("pages_not_drawn", etl_task_id=task_id, page=page, error=type(error).__name__)
+            if not isinstance(error, TEMPORARY):
+                artifacts.put_once(key, b"", content_type=JPEG, check=ignore)
     except storage.StorageError as error:
         log.warning("image_not_stored", etl_task_id=task_id, error=str(error))
-    except (EtlError, OutOfTime) as error:
-        log.warning("pages_not_drawn", etl_task_id=task_id, page=page, error=type(error).__name__)
-        if not isinstance(error, TEMPORARY):
-            artifacts.put_once(model_key(task, page, pixels), b"", content_type=JPEG, check=ignore)
 
 
 def draw_models_group(owner: ArtifactOwner, first: int, last: int, pixels: int, context: StageContext) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
@@ -12,6 +12,7 @@ import structlog
 from django.conf import LazySettings
 from django.contrib.auth.models import User
 from PIL import Image
+from structlog.testing import capture_logs
 
 from config.platform import storage
 from etl.core.errors import DocumentTooLong, EmptyDocument, IncompleteDocument, LlmForbidden, VisionUnsupported
@@ -23,6 +24,7 @@ from etl.postprocessors.llm import Llm
 from etl.providers.base import OCRResult
 from tests.conftest import browser_of, change_settings, client_of
 from tests.integration.etl_factories import make_rule, make_task
+from tests.integration.faulty_s3 import Proxy, answer_500
 from tests.integration.llm_factories import (
     INVOICE,
     MemoryResponseCache,
@@ -325,6 +327,21 @@ def test_workers_without_the_engine_request_images_from_others(
     assert [each["page"] for each in requests] == [1]
     found = b"".join(storage.read(page_images.model_key(task, 1, 300_000)))
     assert Image.open(BytesIO(found)).format == "JPEG"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("draw", [page_images.draw, page_images.draw_for_models])
+def test_an_image_that_the_storage_refuses_is_logged(alice: User, proxy: Proxy, draw: Callable[..., None]) -> None:
+    """The pages cannot be rendered. An empty image, which records that, cannot be stored either."""
+    task = make_task(alice, content=b"%PDF-1.7 without pages", kind="pdf")
+    proxy.inject("PUT", "", answer_500, times=1000)
+    size = {"pixels": 300_000} if draw is page_images.draw_for_models else {"width": 320}
+    with capture_logs() as lines:
+        draw(task.pk, page=1, **size)
+    assert [line["event"] for line in lines if "page" in line or "etl_task_id" in line][-2:] == [
+        "pages_not_drawn",
+        "image_not_stored",
+    ]
 
 
 @pytest.mark.slow

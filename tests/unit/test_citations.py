@@ -304,6 +304,10 @@ def test_the_same_number_is_sure(amount: Decimal, notation: str, pattern: str) -
     assert written(amount, notation).lstrip("-") in found["quote"]
 
 
+def test_a_text_is_found_after_a_boolean_that_is_written_the_same() -> None:
+    assert citations({"a": True, "b": "True"}, {}, pages=["Answer: True here"])["/b"]["match"] == "exact"
+
+
 @given(AMOUNTS, NOTATIONS, st.data())
 def test_a_part_of_a_number_is_never_sure(amount: Decimal, notation: str, data: st.DataObject) -> None:
     """The value consists of the digits of a part, and the quote is that part."""
@@ -319,8 +323,8 @@ def test_a_part_of_a_number_is_never_sure(amount: Decimal, notation: str, data: 
             continue
         if isinstance(value, str) and Decimal(digits) in (amount, amount * 100):
             continue
-        if isinstance(value, str) and value == text.rstrip("0"):
-            continue  # -14.5 is -14.50
+        if isinstance(value, str) and value.rstrip("0") == text.rstrip("0"):
+            continue  # -14.5 is -14.50, and 25.0 is 25.00
         found = citations({"value": value}, {"/value": part}, pages=[f"Amount {text} due"])["/value"]
         assert found["match"] not in SURE, (text, value)
 

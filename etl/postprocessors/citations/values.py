@@ -171,12 +171,11 @@ class Finder:
         """Return all places of a value in the text, in order. Page numbers in headers and footers are included only if
         `is_of_pages` is true."""
         text, number = literal(value), number_of(value)
+        if number is None and not isinstance(value, str):
+            return []  # true and false
         key = (number is None, is_of_pages, text)
         if key not in self.known:
-            if number is not None:
-                found = [*self.of_number(number, text)]
-            else:
-                found = self.of_text(text.strip()) if isinstance(value, str) else []
+            found = self.of_text(text.strip()) if number is None else [*self.of_number(number, text)]
             best: dict[int, Place] = {}
             for place in sorted(found, key=lambda place: RANK[place.match]):
                 if is_of_pages or not self.index.is_page_number(place):
