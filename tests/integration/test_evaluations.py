@@ -208,7 +208,7 @@ def test_an_evaluation_measures_a_version(alice: User, api: APIClient, rule: Rul
     assert answer["ended_at"]
     prompts = [request.message("user") for request in model_server.requests]
     assert [text in each for text, each in zip(("INV-17", "INV-18"), prompts, strict=True)] == [True, True]
-    assert ModelUsage.objects.of_user(alice).totals() == answer["usage"]
+    assert ModelUsage.objects.filter(user=alice).totals() == answer["usage"]
     assert Usage.objects.get(user=alice).tests == 2
 
 
@@ -438,7 +438,11 @@ def test_duplicate_messages_evaluate_each_sample_once(
     model_server.set_default(slow)
     number = start(api, rule)
 
-    in_threads(4, lambda _: [execution.run_next(alice.pk) for _ in range(15)])
+    def handle_messages(_: int) -> None:
+        for _message in range(15):
+            execution.run_next(alice.pk)
+
+    in_threads(4, handle_messages)
     work(alice)
     answer = get(api, rule, number)
     assert (answer["status"], answer["ended"]) == ("completed", 6)
@@ -524,7 +528,7 @@ def test_an_unexpected_error_is_counted_and_retried(
     answer = get(api, rule, number)
     assert answer["status"] == "completed"
     assert answer["usage"] == {"prompt_tokens": 14, "completion_tokens": 2, "calls": 2}
-    assert ModelUsage.objects.of_user(alice).totals() == answer["usage"]
+    assert ModelUsage.objects.filter(user=alice).totals() == answer["usage"]
 
 
 def test_concurrent_starts_create_one_evaluation(alice: User, api: APIClient, rule: Rule) -> None:

@@ -56,7 +56,7 @@ def test_tokens_are_counted_for_the_user_and_the_rule(models: ModelServer, alice
         run(make_task(alice, "Invoice 1", rule=rule))
     assert (used(alice), used(bob)) == (36, 0)
     assert RuleTokens.objects.get(rule_id=rule.pk).tokens == 36
-    ledger = ModelUsage.objects.of_user(alice).totals()
+    ledger = ModelUsage.objects.filter(user=alice).totals()
     assert ledger["prompt_tokens"] + ledger["completion_tokens"] == 36
 
 

@@ -41,7 +41,7 @@ W3C = TraceContextTextMapPropagator()
 
 
 class QuietExporter(SpanExporter):
-    """Exporter that sends spans to a collector, and logs lost spans once a minute.
+    """Exporter of spans to a collector, with a log line for lost spans once a minute.
 
     The SDK would log each attempt, with the collector's address and response.
     """
