@@ -83,6 +83,16 @@ def test_a_foot_stays_on_a_page_without_prose_only_if_it_has_values() -> None:
     assert omitted_texts([cover, block(total, 800)]) == [[]]
 
 
+@pytest.mark.parametrize(("text", "lines"), [("1 Estimate of 2021 2 Estimate of 2020", 2), ("* Without tax", 1)])
+def test_footnotes_stay(text: str, lines: int) -> None:
+    assert omitted_texts([body(), block(text, 800, lines=lines, kind="footer")]) == [[]]
+
+
+def test_a_repeated_line_that_begins_like_a_footnote_is_left_out() -> None:
+    pages = [[body(), block(f"{number} Annual report of an example", 800, lines=2)] for number in (10, 11)]
+    assert omitted_texts(*pages) == [[pages[0][1].text], [pages[1][1].text]]
+
+
 def test_a_page_keeps_its_text_if_nothing_else_would_be_left() -> None:
     blocks = [block("Part two", 30)]
     blocks[0].left_out = True

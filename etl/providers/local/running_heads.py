@@ -26,6 +26,8 @@ STAMP = re.compile(
     r"|preprint|doi\.org|^arxiv:|issn|this article is|for personal use only|confidential",
     re.IGNORECASE,
 )
+FOOTNOTE = re.compile(r"[*†‡¹²³] ?\w")
+NUMBERED_FOOTNOTE = re.compile(r"[(\[]?\d{1,2}[.)\]]? \w")
 # Useful values, such as addresses and account numbers. A letterhead has several.
 VALUE = re.compile(r"@|\bwww\.|\b(?:tel|fax|iban|bic|vat|ust|phone|mobil)\b|\d{5,}|\+\d", re.IGNORECASE)
 AMOUNT = re.compile(r"\d[.,]\d\d(?!\d)")
@@ -69,10 +71,13 @@ class RunningHeads:
         edge = zone(block, height, ZONE)
         if not edge:
             return False
+        if self.pages[key(block)] >= MIN_REPEATS:
+            return True
+        if is_footnote(block):
+            return False
         is_single = bool(zone(block, height, SINGLE_LINE_ZONE)) and block.lines == 1
         return (
             block.kind in {"header", "footer"}
-            or self.pages[key(block)] >= MIN_REPEATS
             or (is_single and bool(PAGE_NUMBER.fullmatch(block.text) or STAMP.search(block.text)))
             or (is_single and (edge == "footer" or block.kind != "title") and is_apart(block, blocks, edge))
         )
@@ -87,6 +92,11 @@ def restore_if_empty(blocks: list[Block]) -> None:
 
 def is_short(block: Block) -> bool:
     return block.kind != "table" and block.lines <= MAX_LINES and len(block.text) <= MAX_LETTERS
+
+
+def is_footnote(block: Block) -> bool:
+    """Return whether a block begins with a footnote mark. A number may also be that of the page, in a single line."""
+    return bool(FOOTNOTE.match(block.text)) or (block.lines > 1 and bool(NUMBERED_FOOTNOTE.match(block.text)))
 
 
 def is_letterhead(block: Block, *, is_certain: bool) -> bool:
