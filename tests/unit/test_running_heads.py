@@ -19,10 +19,10 @@ def body() -> Block:
 def omitted_texts(*pages: list[Block]) -> list[list[str]]:
     """Return the omitted texts of each page."""
     heads = RunningHeads()
-    for blocks in pages:
-        heads.add(blocks, HEIGHT)
-    for blocks in pages:
-        heads.mark(blocks, HEIGHT, is_prose=is_prose(blocks))
+    for number, blocks in enumerate(pages, start=1):
+        heads.add(blocks, HEIGHT, number=number)
+    for number, blocks in enumerate(pages, start=1):
+        heads.mark(blocks, HEIGHT, number=number, is_prose=is_prose(blocks))
     return [[each.text for each in blocks if each.left_out] for blocks in pages]
 
 
@@ -63,6 +63,27 @@ def test_a_line_above_a_page_number_is_left_out() -> None:
     blocks = [body(), block("Conference 2015", 740), block("7", 800)]
     assert omitted_texts(blocks) == [["Conference 2015", "7"]]
     assert omitted_texts([body(), block("The last line of it", 740)]) == [[]]
+
+
+def test_a_line_that_is_nearer_to_the_text_than_to_a_running_head_stays() -> None:
+    """Such as the first line of an example, at the top of a page."""
+    example, text = block("cat file1 file2 >file3", 80), block("words of a paragraph " * 14, 110, lines=20)
+    blocks = [block("- 3 -", 40), example, text]
+    assert omitted_texts(blocks) == [["- 3 -"]]
+
+
+def test_a_title_that_no_other_page_repeats_stays() -> None:
+    """The layout model takes some titles at the top of a page for running heads."""
+    title = block("# The history of the example", 70, kind="header")
+    assert omitted_texts([title, body()], [body()], [body()]) == [[], [], []]
+    assert omitted_texts([title, body()], [title, body()]) == [[title.text], [title.text]]
+
+
+@pytest.mark.parametrize("text", ["2 A. Author et al.", "Example of a title 2"])
+def test_a_line_with_the_number_of_its_page_is_left_out(text: str) -> None:
+    pages = [[body()], [block(text, 95), body()]]
+    assert omitted_texts(*pages) == [[], [text]]
+    assert omitted_texts([body()], [body()], [block(text, 95), body()]) == [[], [], []]
 
 
 def test_the_number_of_a_page_of_prose_with_wide_margins_is_left_out() -> None:

@@ -44,7 +44,7 @@ PLAIN_FORMATS = frozenset({DocumentFormat.TEXT, DocumentFormat.MARKDOWN, Documen
 # Formats that may contain an e-invoice.
 EINVOICE_FORMATS = frozenset({DocumentFormat.PDF, DocumentFormat.XML})
 # Increased when the output changes although the versions of the libraries do not.
-VERSION = "5"
+VERSION = "6"
 LIBRARIES = (
     "pypdfium2",
     "rapidocr",

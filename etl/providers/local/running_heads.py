@@ -3,6 +3,7 @@
 A letterhead with values such as an address or an account stays in the text of the first page that has it.
 """
 
+import math
 import re
 from collections import Counter
 
@@ -38,27 +39,30 @@ class RunningHeads:
 
     def __init__(self) -> None:
         self.pages: Counter[str] = Counter()
+        self.last = 0  # the last page that was added
         self.kept: set[str] = set()
 
-    def add(self, blocks: list[Block], height: float) -> None:
+    def add(self, blocks: list[Block], height: float, *, number: int) -> None:
         """Count the lines at the edges of a page."""
+        self.last = number
         self.pages.update({key(block) for block in blocks if zone(block, height, ZONE)})
 
-    def mark(self, blocks: list[Block], height: float, *, is_prose: bool) -> None:
-        """Set the kind of running heads and feet, and whether they are omitted from the text."""
-        for block in self.candidates(blocks, height, is_prose=is_prose):
+    def mark(self, blocks: list[Block], height: float, *, number: int, is_prose: bool) -> None:
+        """Set the kind of running heads and feet of a page, and whether they are omitted from the text."""
+        for block in self.candidates(blocks, height, number=number, is_prose=is_prose):
             block.kind = zone(block, height, ZONE) or ("header" if block.y1 < height / 2 else "footer")
             is_certain = is_prose or self.pages[key(block)] >= MIN_REPEATS
             block.left_out = not is_letterhead(block, is_certain=is_certain) or key(block) in self.kept
             self.kept.add(key(block))
 
-    def candidates(self, blocks: list[Block], height: float, *, is_prose: bool) -> list[Block]:
+    def candidates(self, blocks: list[Block], height: float, *, number: int, is_prose: bool) -> list[Block]:
         """Return running heads and feet: blocks that are recognized directly, and those beside or behind them."""
         found: list[Block] = []
         rest: list[Block] = []
         for block in filter(is_short, blocks):
             edge = zone(block, height, ZONE)
-            if self.is_candidate(block, blocks, height) or (is_prose and is_outer_number(block, blocks, height)):
+            has_number = is_prose and is_numbered(block, blocks, height, number=number)
+            if has_number or self.is_candidate(block, blocks, height):
                 found.append(block)
             elif block.lines == 1 and (edge == "footer" or (edge and block.kind != "title")):
                 rest.append(block)
@@ -73,8 +77,8 @@ class RunningHeads:
             return False
         if self.pages[key(block)] >= MIN_REPEATS:
             return True
-        if is_footnote(block):
-            return False
+        if is_footnote(block) or (self.last > 1 and block.text.startswith("#")):
+            return False  # a footnote or a title that no other page repeats
         is_single = bool(zone(block, height, SINGLE_LINE_ZONE)) and block.lines == 1
         return (
             block.kind in {"header", "footer"}
@@ -109,10 +113,14 @@ def is_letterhead(block: Block, *, is_certain: bool) -> bool:
     return block.kind == "header" or values > 0 or bool(AMOUNT.search(block.text))
 
 
-def is_outer_number(block: Block, blocks: list[Block], height: float) -> bool:
-    """Return whether a line is the page number of a page with wide margins."""
-    edge = zone(block, height, NUMBER_ZONE)
-    return bool(edge and PAGE_NUMBER.fullmatch(block.text)) and is_apart(block, blocks, edge)
+def is_numbered(block: Block, blocks: list[Block], height: float, *, number: int) -> bool:
+    """Return whether a line is a page number, or begins or ends with the number of its page: `2 A. Author et al.`"""
+    if PAGE_NUMBER.fullmatch(block.text):
+        edge = zone(block, height, NUMBER_ZONE)
+    else:
+        words = block.text.split() if block.lines == 1 and block.kind != "title" else []
+        edge = zone(block, height, ZONE) if str(number) in (*words[:1], *words[-1:]) else ""
+    return bool(edge) and is_apart(block, blocks, edge)
 
 
 def is_beside(block: Block, other: Block) -> bool:
@@ -121,10 +129,17 @@ def is_beside(block: Block, other: Block) -> bool:
 
 
 def is_behind(block: Block, found: list[Block], blocks: list[Block], height: float) -> bool:
-    """Return whether only running heads are between a line and the edge, with a gap between the line and the rest."""
+    """Return whether only running heads are between a line and the edge, and the rest of the page is farther away."""
     edge = zone(block, height, ZONE)
-    beyond = {id(other) for other in found if (other.y1 <= block.y0 if edge == "header" else other.y0 >= block.y1)}
-    return bool(beyond) and is_apart(block, [other for other in blocks if id(other) not in beyond], edge)
+    beyond = [other for other in found if (other.y1 <= block.y0 if edge == "header" else other.y0 >= block.y1)]
+    known = set(map(id, beyond))
+    rest = [other for other in blocks if id(other) not in known and other is not block]
+    return bool(beyond) and is_apart(block, rest, edge) and distance(block, beyond) <= distance(block, rest)
+
+
+def distance(block: Block, others: list[Block]) -> float:
+    """Return the vertical distance to the nearest of other blocks, or infinity without any."""
+    return min((max(other.y0 - block.y1, block.y0 - other.y1, 0.0) for other in others), default=math.inf)
 
 
 def is_prose(blocks: list[Block]) -> bool:
