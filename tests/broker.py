@@ -12,7 +12,8 @@ from config.celery import app
 from config.platform import wakeups
 from etl.pipeline import dispatch as etl_dispatch
 
-SHORT_TIMEOUTS = (wakeups.SHORT_TIMEOUTS, etl_dispatch.SHORT_TIMEOUTS)  # the values in production
+# As in production. The fixture `long_timeouts` of the integration tests raises them later.
+SHORT_TIMEOUTS = (wakeups.SHORT_TIMEOUTS, etl_dispatch.SHORT_TIMEOUTS)
 
 
 def valkey() -> Redis:

@@ -221,7 +221,7 @@ STREAM = b"".join(
     ]
 ).decode()
 NEW_SCHEDULE: dict[str, Any] = {
-    "name": "Flights of yesterday",
+    "name": "Daily flights",
     "cron": "0 6 * * *",
     "timezone": "Europe/Berlin",
     "request": {"dataset": "flights", "keys": ["JFK", "EWR"], "format": "csv"},

@@ -1,4 +1,4 @@
-"""Measurement of the costs of alternatives: seconds, CPU seconds by process group, and work of both databases."""
+"""Measurement of the costs of alternatives: seconds, CPU seconds by group of processes, and work of both databases."""
 
 import time
 from collections import defaultdict
@@ -24,7 +24,7 @@ class DatabaseWork(NamedTuple):
     """The work of a database, cumulative or between two points in time.
 
     `seconds`: from pg_stat_statements. They include planning for COPY, but not for SELECT. `active`: from
-    pg_stat_database, the time in which sessions were not idle.
+    pg_stat_database, the time in which sessions executed statements.
     """
 
     statements: float = 0
@@ -37,7 +37,7 @@ class DatabaseWork(NamedTuple):
 
 @dataclass
 class Lap:
-    """One run of an alternative: seconds, CPU seconds by process group, and work of both databases."""
+    """One run of an alternative: seconds, CPU seconds by group of processes, and work of both databases."""
 
     groups: Mapping[str, list[int]]
     seconds: float = 0
@@ -76,7 +76,7 @@ class Meter:
         return DatabaseWork(*self.ask(USED, conninfo_to_dict(url)["dbname"]))
 
     def source_is_unused(self) -> bool:
-        return self.ask(PRESENT, conninfo_to_dict(settings.SLUICE.source_url)["dbname"]) == (0,)
+        return self.ask(COUNT_SESSIONS, conninfo_to_dict(settings.SLUICE.source_url)["dbname"]) == (0,)
 
     def require_all_statements(self) -> None:
         """Assert that pg_stat_statements evicted no entries, because their times would be lost."""
@@ -93,7 +93,7 @@ SELECT coalesce(sum(s.calls), 0)::float8, coalesce(sum(s.total_exec_time), 0) / 
 FROM pg_stat_database d LEFT JOIN pg_stat_statements(false) s ON s.dbid = d.datid
 WHERE d.datname = %s
 """
-PRESENT = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s"
+COUNT_SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s"
 
 
 def own_url() -> str:
@@ -103,7 +103,8 @@ def own_url() -> str:
 
 def cpu_seconds(groups: Mapping[str, list[int]]) -> dict[str, float]:
     spent = {name: site.cpu_seconds(pids) for name, pids in groups.items()}
-    spent[CLIENTS] += time.process_time()  # this process only, because all others are its descendants
+    # Of this process alone: `site.cpu_seconds` would add all measured processes, which are its descendants.
+    spent[CLIENTS] += time.process_time()
     return spent
 
 

@@ -57,9 +57,11 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
         report.bound("P13", f"a Parquet file of {rows:,} rows, relative to {name}", ours / seconds)
     if middle:
         report.bound("P13", "the same, relative to the faster one", ours / min(middle.values()), 1.0)
-    peaks[OURS] = [peak_of_worker(dataset, user) for _ in range(min(rounds, 3))]
+    peaks[OURS] = [peak_of_child(dataset, user) for _ in range(min(rounds, 3))]
     report.table("P13, peak memory", ["", "MB"], [[name, f"{max(values):.0f}"] for name, values in peaks.items()])
-    report.bound("P13", "peak memory of a worker that writes it", max(peaks[OURS]), MEGABYTES, unit="MB")
+    report.bound(
+        "P13", "peak memory of the worker's child process that writes it", max(peaks[OURS]), MEGABYTES, unit="MB"
+    )
 
 
 def export(dataset: Dataset, user: User, rows: int) -> float:
@@ -73,7 +75,7 @@ def export(dataset: Dataset, user: User, rows: int) -> float:
     return spent
 
 
-def peak_of_worker(dataset: Dataset, user: User) -> float:
+def peak_of_child(dataset: Dataset, user: User) -> float:
     with site.running_workers({"exports": 1, "bundles": 1}) as running:
         site.wait_for(site.submit(dataset, [PAIR], user, shape=PARQUET))
         _, child = memory.peaks(running["exports"])
@@ -139,7 +141,7 @@ def run_sling(binary: Path) -> tuple[float, float]:
             "TARGET": json.dumps(target),
             "SLING_HOME_DIR": home,
             "SLING_DISABLE_TELEMETRY": "true",
-            "SLING_DUCKDB_COMPUTE": "false",  # use sling's own writer, because it would download DuckDB
+            "SLING_DUCKDB_COMPUTE": "false",  # use sling's own writer, because sling would download DuckDB otherwise
         }
         started = time.perf_counter()
         megabytes = peak_of(command, {**os.environ, **variables}, Path(home) / "output")
@@ -147,7 +149,10 @@ def run_sling(binary: Path) -> tuple[float, float]:
 
 
 def peak_of(command: list[str], environment: dict[str, str], log: Path) -> float:
-    """Run a program and return its peak memory. The peak of `wait4` would include the fork of this process."""
+    """Run a program, and return its peak memory in MB.
+
+    It is polled, because the `ru_maxrss` of `wait4` would include the forked copy of this process.
+    """
     megabytes = 0.0
     with (
         log.open("wb") as output,

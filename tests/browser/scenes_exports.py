@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from exports.api.serializers import ExportRequestSerializer
 from exports.core.errors import PermanentSourceError, SourceTimeout
-from exports.core.states import JobStatus
+from exports.core.states import JOB_ENDED, JobStatus
 from exports.delivery import links, receipts
 from exports.jobs import actions, submission
 from exports.models import Chunk, Dataset, Grant, Job, Receipt, Slot
@@ -39,8 +39,12 @@ def dataset(name: str = "flights") -> Dataset:
     return row
 
 
-def newest(user: User) -> str:
-    return f"/app/exports/{Job.objects.filter(user=user).latest('created_at').pk}"
+def newest_job(user: User) -> Job:
+    return Job.objects.filter(user=user).latest("created_at")
+
+
+def path_of_newest_job(user: User) -> str:
+    return f"/app/exports/{newest_job(user).pk}"
 
 
 WORKERS = """
@@ -82,7 +86,7 @@ def busy(user: User) -> None:
     jobs = Job.objects.bulk_create(
         Job(
             user=user,
-            name=("", "Bookings of the last week, for the planning of the next one")[n % 3 == 0],
+            name=("", "Bookings of last week, as a basis for the planning of next week")[n % 3 == 0],
             dataset=bookings,
             schema_version=1,
             format=("csv", "jsonl", "json")[n % 3],
@@ -91,7 +95,7 @@ def busy(user: User) -> None:
             ttl=86_400,
             total=100 + n,
             **counts(statuses[n % len(statuses)], 100 + n),
-            finished_at=now,
+            finished_at=now if statuses[n % len(statuses)] in JOB_ENDED else None,
         )
         for n in range(MANY)
     )
@@ -181,20 +185,25 @@ def with_grant(user: User) -> None:
     Grant.objects.create(dataset=dataset(), group=team, key_pattern="JFK|LGA")
 
 
-def with_dataset(user: User) -> None:
+def with_datasets(user: User) -> None:
     dataset()
     dataset("weather")
 
 
 def scheduled(user: User) -> None:
     """Create two schedules: one with a run, a skipped run, and a refused run, and one that is paused."""
-    daily = make_schedule(user, dataset(), name="Flights of yesterday")
+    daily = make_schedule(user, dataset(), name="Yesterday's flights")
     read = ExportRequestSerializer.read
     runs.run_now(daily, read, submission.Caller(user_id=user.pk), now=timezone.now())
-    for outcome, detail in (("skipped", "The last run was active."), ("refused", "Today's quota is used up.")):
+    for outcome, detail in (
+        ("skipped", "The earlier run had not ended."),
+        ("refused", "This request exceeds your daily quota."),
+    ):
         planned_at = timezone.now() - timedelta(days=1 + (outcome == "refused"))
         ScheduleRun.objects.create(schedule=daily, planned_at=planned_at, outcome=outcome, detail=detail)
-    paused = make_schedule(user, dataset("weather"), name="Weather of the last week, for the planning of next week")
+    paused = make_schedule(
+        user, dataset("weather"), name="Last week's weather, as a basis for the planning of next week"
+    )
     paused.disable("The request is not valid: /request/keys/0: Does not match the key pattern of the dataset.")
     paused.save()
 
@@ -204,33 +213,33 @@ def with_rules(user: User) -> None:
     make_rule(user, mode="llm", name="Invoices")
 
 
-def of_documents(user: User) -> None:
+def scheduled_documents(user: User) -> None:
     Dataset.objects.provide_built_in()
     request = {"dataset": "documents", "status": "completed", "format": "parquet"}
-    make_schedule(user, Dataset.objects.get(name="documents"), name="Results of yesterday", request=request)
+    make_schedule(user, Dataset.objects.get(name="documents"), name="Yesterday's results", request=request)
 
 
-def first_schedule(user: User, rest: str = "") -> str:
+def path_of_first_schedule(user: User, rest: str = "") -> str:
     return f"/app/exports/schedules/{Schedule.objects.filter(user=user).earliest('created_at').pk}{rest}"
 
 
 SCENES = [
     Scene(name="schedules-empty", path=lambda _: "/app/exports/schedules"),
     Scene(name="schedules", path=lambda _: "/app/exports/schedules", prepare=scheduled),
-    Scene(name="schedule-new", path=lambda _: "/app/exports/schedules/new", prepare=with_dataset),
-    Scene(name="schedule", path=first_schedule, prepare=scheduled),
-    Scene(name="schedule-edit", path=lambda user: first_schedule(user, "/edit"), prepare=scheduled),
+    Scene(name="schedule-new", path=lambda _: "/app/exports/schedules/new", prepare=with_datasets),
+    Scene(name="schedule", path=path_of_first_schedule, prepare=scheduled),
+    Scene(name="schedule-edit", path=lambda user: path_of_first_schedule(user, "/edit"), prepare=scheduled),
     Scene(name="exports-empty", path=lambda _: "/app/exports"),
     Scene(name="exports-busy", path=lambda _: "/app/exports", prepare=busy),
-    Scene(name="export-new", path=lambda _: "/app/exports/new", prepare=with_dataset),
+    Scene(name="export-new", path=lambda _: "/app/exports/new", prepare=with_datasets),
     Scene(name="export-new-granted", path=lambda _: "/app/exports/new", prepare=with_grant),
     Scene(name="export-new-without-datasets", path=lambda _: "/app/exports/new"),
     Scene(name="export-documents", path=lambda _: "/app/exports/new?dataset=documents", prepare=with_rules),
-    Scene(name="schedule-documents", path=first_schedule, prepare=of_documents),
-    Scene(name="export-again", path=lambda user: f"/app/exports/new?from={newest(user)[-36:]}", prepare=ready),
-    Scene(name="export-running", path=newest, prepare=running),
-    Scene(name="export-failed", path=newest, prepare=failed),
-    Scene(name="export-ready", path=newest, prepare=ready),
-    Scene(name="export-expired", path=newest, prepare=expired),
-    Scene(name="export-cancelled", path=newest, prepare=cancelled),
+    Scene(name="schedule-documents", path=path_of_first_schedule, prepare=scheduled_documents),
+    Scene(name="export-again", path=lambda user: f"/app/exports/new?from={newest_job(user).pk}", prepare=ready),
+    Scene(name="export-running", path=path_of_newest_job, prepare=running),
+    Scene(name="export-failed", path=path_of_newest_job, prepare=failed),
+    Scene(name="export-ready", path=path_of_newest_job, prepare=ready),
+    Scene(name="export-expired", path=path_of_newest_job, prepare=expired),
+    Scene(name="export-cancelled", path=path_of_newest_job, prepare=cancelled),
 ]

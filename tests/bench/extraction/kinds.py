@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from tests.bench.extraction.documents import Schema, schema_of
-from tests.bench.extraction.languages import BOOKINGS, DUTIES, GOODS, PARTIES, Language
+from tests.bench.extraction.languages import DUTIES, GOODS, PARTIES, TRANSACTIONS, Language
 
 TEXT, NUMBER, WHOLE = {"type": "string", "minLength": 1}, {"type": "number"}, {"type": "integer"}
 DATE = {"type": "string", "format": "date"}
@@ -62,7 +62,7 @@ def booking(rng: Random, language: Language, number: int) -> Item:
     amount = money(rng) * rng.choice((1, -1))
     values = {
         "date": (BEGINNING + dt.timedelta(days=number // 4)).isoformat(),
-        "text": f"{rng.choice(BOOKINGS[language.code])} {rng.randrange(1000, 9999)}",
+        "text": f"{rng.choice(TRANSACTIONS[language.code])} {rng.randrange(1000, 9999)}",
         "amount": amount,
         "balance": 0.0,  # set by the writer
     }

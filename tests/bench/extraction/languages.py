@@ -2,6 +2,7 @@
 
 import datetime as dt
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -172,14 +173,14 @@ LANGUAGES = (ENGLISH, GERMAN, FRENCH)
 
 # ---- Contents, by language ------------------------------------------------------------------------------------------
 GOODS = {
-    "en": ("Steel bracket", "Copper cable", "Hinge", "Pump seal", "Filter, fine", "Work bench", "Lamp, dimmable"),
+    "en": ("Steel bracket", "Copper cable", "Hinge", "Pump seal", "Filter, fine", "Workbench", "Lamp, dimmable"),
     "de": ("Stahlwinkel", "Kupferkabel", "Scharnier", "Pumpendichtung", "Filter, fein", "Werkbank", "Leuchte, dimmbar"),
     "fr": ("Équerre en acier", "Câble en cuivre", "Charnière", "Joint de pompe", "Filtre fin", "Établi", "Lampe"),
 }
-BOOKINGS = {
+TRANSACTIONS = {
     "en": ("Card payment", "Transfer in", "Standing order", "Refund", "Fee"),
     "de": ("Kartenzahlung", "Gutschrift", "Dauerauftrag", "Erstattung", "Entgelt"),
-    "fr": ("Paiement par carte", "Virement reçu", "Prélèvement", "Remboursement", "Frais"),
+    "fr": ("Paiement par carte", "Virement reçu", "Virement permanent", "Remboursement", "Frais"),
 }
 DUTIES = {
     "en": ("Delivery of module", "Training of staff for module", "Acceptance test of module", "Support of module"),
@@ -193,8 +194,9 @@ SELLERS = {"en": "Northwind Example Ltd", "de": "Beispiel Handel GmbH", "fr": "E
 MEMBERS = {label.casefold(): member for language in LANGUAGES for member, label in language.labels.items()}
 CARRIED = tuple(word.casefold() for language in LANGUAGES for word in (language.carried, language.brought))
 MONTHS = {month.casefold(): number for language in LANGUAGES for number, month in enumerate(language.months, 1)}
-YES = {language.yes: True for language in LANGUAGES} | {language.no: False for language in LANGUAGES}
+BOOLEANS = {language.yes: True for language in LANGUAGES} | {language.no: False for language in LANGUAGES}
 DECIMALS = re.compile(r"\d([.,])\d{2}(?![\d.,])")
+# The words of each language's labels, and the word between the numbers of "Page 1 of 2".
 WORDS = {
     language.code: {"of" if language.code == "en" else "von" if language.code == "de" else "sur"}
     | {word for label in language.labels.values() for word in label.casefold().split()}
@@ -203,19 +205,21 @@ WORDS = {
 
 
 def decimal_sign(text: str) -> str:
-    """Detect the decimal sign of a text, from its amounts or, without amounts, from its words."""
+    """Detect the decimal sign of a text, from its amounts or, if they do not decide, from its words."""
     signs = DECIMALS.findall(text)
-    if signs:
+    if signs.count(".") != signs.count(","):
         return max(".,", key=signs.count)
     words = text.casefold().split()
-    counts = {language.decimal: sum(word in WORDS[language.code] for word in words) for language in LANGUAGES}
+    counts = Counter({".": 0, ",": 0})
+    for language in LANGUAGES:
+        counts[language.decimal] += sum(word in WORDS[language.code] for word in words)
     return max(counts, key=lambda sign: counts[sign])
 
 
 def read_number(text: str, decimal: str) -> float | int | None:
     """Parse a printed number. Parentheses, or a minus before or after the number, make it negative."""
     digits = re.sub(rf"[^\d{re.escape(decimal)}]", "", text)
-    if not re.search(r"\d", digits):
+    if not re.search(r"\d", digits) or digits.count(decimal) > 1:
         return None
     is_negative = text.strip().startswith(("-", "(", "−")) or bool(re.search(r"\d\s?-(?:\s*[A-Z]{3})?$", text.strip()))
     value = float(digits.replace(decimal, ".")) if decimal in digits else int(digits)

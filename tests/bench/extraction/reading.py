@@ -208,7 +208,7 @@ class Reader:
         if not text:
             return None
         if "boolean" in kinds:
-            return languages.YES.get(text.casefold())
+            return languages.BOOLEANS.get(text.casefold())
         if {"number", "integer"} & set(kinds):
             return languages.read_number(text, self.decimal)
         return languages.read_date(text) if schema.get("format") == "date" else text

@@ -1,7 +1,7 @@
-"""Minimal reliable exporter: the bare loop, with Sluice's claim and end of each chunk, and a conditional PUT.
+"""Minimal reliable exporter: the bare loop, but each chunk is claimed and finished as in Sluice.
 
-It is controlled by lines on stdin, like `bare_loop`. It claims any waiting chunk. It has no queue, lease renewal,
-retries, logs, or metrics.
+The PUT is conditional. It is controlled by lines on stdin, like `bare_loop`. It claims any waiting chunk. It has no
+wake-up messages, lease renewal, retries, logs, or metrics.
 """
 
 import hashlib
