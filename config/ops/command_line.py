@@ -1,4 +1,4 @@
-"""Entries of the audit log for the commands of manage.py that change something."""
+"""Entries of the audit log for the commands of manage.py that can change or disclose data."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -56,8 +56,8 @@ class Commands(ManagementUtility):
 
 def recorded(name: str, run: Callable[[list[str]], None], arguments: list[str]) -> None:
     """Run a command, and write its audit entry."""
-    from config.platform.http import audit
-    from config.platform.models import AuditEntry  # models exist when Django has found the command
+    from config.platform.http import audit  # not at the top: models cannot be imported before Django has loaded apps
+    from config.platform.models import AuditEntry
 
     with audit.pending(audit.Pending(lambda: fields_of(name, arguments[2:]))) as entry:
         outcome = AuditEntry.Outcome.FAILED

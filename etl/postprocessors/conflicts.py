@@ -21,14 +21,14 @@ value is right for the whole document: the final total, for example, and not a s
 the members in question, each exactly as one of its values, and leave everything else out."""
 MAX_CONFLICTS = 20
 MAX_CANDIDATES = 8
-MAX_AROUND = 250  # characters on each side of a value
+MAX_AROUND = 250  # characters on each side of a value; extended to whole lines, up to twice as many
 MAX_VALUE = 300
 
 
 def resolve(found: Merged, pieces: list[Piece], schema: Schema, *, model: Model) -> dict[str, int]:
     """Ask the model to resolve the conflicts. Return the index of the chosen candidate by the conflict's pointer.
 
-    A conflict has no choice if the response does not match the schema or is not one of the candidates. Raises
+    A conflict is left out if the response does not match the schema, or its value is not one of the candidates. Raises
     SchemaInvalid for conflicts with `"x-merge": "error"`, and the errors of `Model.ask`.
     """
     refused = [conflict for conflict in found.conflicts if conflict.policy == "error"]
@@ -36,7 +36,9 @@ def resolve(found: Merged, pieces: list[Piece], schema: Schema, *, model: Model)
         places = "; ".join(
             f"{joined_pointers([each.pointer])} ({pages_of(each, pieces)})" for each in refused[:MAX_CONFLICTS]
         )
-        raise SchemaInvalid(f"The pieces of the document give different values where the rule allows one: {places}.")
+        raise SchemaInvalid(
+            f"The pieces of the document give different values where the rule allows only one: {places}."
+        )
     if not found.conflicts:
         return {}
     asked = found.conflicts[:MAX_CONFLICTS]

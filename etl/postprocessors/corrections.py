@@ -2,8 +2,9 @@
 
 If invalid items correspond to rows of the text, the first request contains the rows and the errors, but not the
 invalid values. If its reply cannot be used, the next request also contains the values. Invalid items of several pieces
-share a request, because each request repeats the instructions. A reply with fewer items than requested is invalid. A
-part that cannot be located in its text is corrected in the first conversation, with the whole text (`Model.draft`).
+share a request, because each request repeats the instructions. A reply with more or fewer items than requested is
+invalid. If an invalid part cannot be located in the text, the whole response is corrected in the first conversation
+instead, with the whole text (`Model.draft`).
 """
 
 from collections import Counter, defaultdict
@@ -128,8 +129,8 @@ def reread_request(question: Question, batch: list[Part]) -> Question:
     reasons = []
     for part in batch:
         pointer, at = item_of(part)
-        path, words = part.draft.current.mismatches.items[pointer, at]
-        reasons.append(f"{path[len(join(pointer, at)) :] or 'an item'}: {words}")
+        path, message = part.draft.current.mismatches.items[pointer, at]
+        reasons.append(f"{path[len(join(pointer, at)) :] or 'an item'}: {message}")
     pointer = item_of(batch[0])[0]
     return replace(
         question,
@@ -144,12 +145,12 @@ def rewrite_request(question: Question, batch: list[Part]) -> Question:
     """Return the question that requests a correction of the invalid values, which it contains."""
     first, guide = batch[0].draft, Guide.of(question.checked)
     current = first.current if batch[0].item is None else collected_items(batch)
-    others = Mismatches(others=current.mismatches.others)
-    part = repair.invalid_parts(guide, current.response.data, others or current.mismatches)
-    listed = others.others or list(current.mismatches.items.values())
+    outside_items = Mismatches(others=current.mismatches.others)
+    part = repair.invalid_parts(guide, current.response.data, outside_items or current.mismatches)
+    listed = outside_items.others or list(current.mismatches.items.values())
     reasons = [reason for draft in drafts_of(batch) for reason in draft.reasons]
-    named = {part.item and part.item[0] for part in batch}
-    schema = question.schema if len(named) > 1 else with_one_list(question.schema, named.pop() or "")
+    lists = {part.item and part.item[0] for part in batch}
+    schema = question.schema if len(lists) > 1 else with_one_list(question.schema, lists.pop() or "")
     return replace(
         question,
         schema=schema,
@@ -169,9 +170,9 @@ def collected_items(batch: list[Part]) -> CheckedResponse:
     data = None
     for part in batch:
         pointer, at = item_of(part)
-        path, words = part.draft.current.mismatches.items[pointer, at]
+        path, message = part.draft.current.mismatches.items[pointer, at]
         new = len(items[pointer])
-        found[pointer, new] = (join(pointer, new) + path[len(join(pointer, at)) :], words)
+        found[pointer, new] = (join(pointer, new) + path[len(join(pointer, at)) :], message)
         items[pointer].append(repair.value_at(part.draft.current.response.data, pointer)[at])
     for pointer, inside in items.items():
         data = repair.replaced(data, pointer, inside, creates=True)
@@ -186,11 +187,11 @@ def item_of(part: Part) -> Item:
 def grouped_by_message(listed: list[Mismatch]) -> list[str]:
     """Return the mismatches as text for the model, with the pointers that share a message on one line."""
     pointers: dict[str, list[str]] = defaultdict(list)
-    for pointer, words in listed:
-        pointers[words].append(pointer or "the whole")
+    for pointer, message in listed:
+        pointers[message].append(pointer or "the whole")
     return [
-        f"{', '.join(named[at : at + MAX_NAMED])}: {words}"
-        for words, named in pointers.items()
+        f"{', '.join(named[at : at + MAX_NAMED])}: {message}"
+        for message, named in pointers.items()
         for at in range(0, len(named), MAX_NAMED)
     ]
 
@@ -211,7 +212,7 @@ def read(batch: list[Part], text: str, question: Question) -> ParsedResponse:
         if counts == dict(wanted) and (wanted or isinstance(reading.data, dict)):
             return repair.plain_evidence(reading)
     needs = "; ".join(f"{pointer or 'the list'} needs {count} corrected items" for pointer, count in wanted.items())
-    raise InvalidReply([f"{needs or 'an object'}: no more, and no fewer."], [])
+    raise InvalidReply([f"{needs}: no more, and no fewer." if needs else "Must be a JSON object."], [])
 
 
 def apply(batch: list[Part], given: ParsedResponse | InvalidReply) -> None:

@@ -14,29 +14,31 @@ from dataclasses import dataclass
 from etl.core.stage_context import StageContext
 from etl.providers.base import OCRResult, PagedMarkdown
 
-# Soft hyphen, Arabic letter mark, Mongolian separator, Hangul fillers, zero-width and direction characters, blank
-# Braille, byte order mark, fillers, interlinear marks, invisible musical marks, tags, variation selectors beyond emoji.
+# Control characters, soft hyphens, Arabic letter marks, fillers (Hangul, Khmer), Mongolian vowel separators, zero-width
+# characters, direction marks, blank Braille, byte order marks, interlinear marks, invisible musical marks, tags,
+# supplementary variation selectors, and surrogates.
 INVISIBLE = re.compile(
     "[\u0000-\u0008\u000b\u000e-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u202a-\u202e"
     "\u2060-\u206f\u2800\u3164\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff\ud800-\udfff]"
 )
-# Joiners combine letters in Persian, Hindi, and other languages, and emoji. After other characters they have no visible
-# effect, so they can only hide data.
+# Joiners are needed between emoji, and between letters of Persian, Hindi, and other languages. After ASCII characters
+# and other joiners they have no visible effect, so they can only hide data.
 JOINERS = "\u200c\u200d"
 ANY_JOINER = re.compile(f"[{JOINERS}]")
 STRAY_JOINER = re.compile(rf"(?<![^\u0000-\u007f{JOINERS}])[{JOINERS}]")
 # A soft hyphen is displayed only where it divides a word.
 LAST_SOFT_HYPHEN = re.compile(r"\u00ad(?=[ \t]*\n)")
 # Soft hyphens, byte order marks, and control characters occur in many ordinary documents, so no warning is needed.
-NEVER_DISPLAYED = re.compile("[\u0000-\u001f\u007f-\u009f\u00ad\ufeff]")
+NEVER_DISPLAYED = re.compile("[\u0000-\u0008\u000b\u000e-\u001f\u007f-\u009f\u00ad\ufeff]")
 # Markers of chat templates: `<|im_start|>`, `<start_of_turn>`, `[INST]`, `<<SYS>>`. Some have full-width bars.
-TURNS = re.compile(
+CHAT_MARKERS = re.compile(
     r"<[|\uff5c][^|\uff5c<>\n]{1,60}[|\uff5c]>|</?(?:start|end)_of_turn>|<</?SYS>>|</?(?:think|system|assistant)>"
     r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT)\]",
     re.IGNORECASE,
 )
-# Begin and end markers of some models. `<s>` is also the HTML tag for struck-through text.
-ENDS = re.compile(r"</?s>|<[be]os>", re.IGNORECASE)
+# Markers of the beginning and end of a sequence. Not a sign of prompt injection, because `<s>` is also the HTML tag for
+# struck-through text.
+SEQUENCE_MARKERS = re.compile(r"</?s>|<[be]os>", re.IGNORECASE)
 
 PROMPT_INJECTION = re.compile(
     r"\b(?:ignore|disregard|forget|override)\s{1,3}(?:\w{1,30}\s{1,3}){0,4}?(?:previous|prior|above|earlier|preceding|all|your)"
@@ -98,7 +100,8 @@ def clean(ocr: OCRResult) -> DocumentText:
 
 def visible(text: str) -> str:
     """Remove invisible characters, escape HTML comments, and break up chat template markers."""
-    return ENDS.sub(break_marker, TURNS.sub(break_marker, without_invisible(text).replace("<!--", "&lt;!--")))
+    text = without_invisible(text).replace("<!--", "&lt;!--")
+    return SEQUENCE_MARKERS.sub(break_marker, CHAT_MARKERS.sub(break_marker, text))
 
 
 def without_invisible(text: str) -> str:
@@ -112,7 +115,7 @@ def break_marker(mark: re.Match[str]) -> str:
 
 
 def warn_of_removed_text(ocr: OCRResult, *, context: StageContext) -> None:
-    """Warn about pages from which invisible characters are removed, unless they are common in ordinary documents."""
+    """Warn about pages from which invisible characters are removed, except those of many ordinary documents."""
     pages = [page.number for page in ocr.pages if has_removable(ocr.markdown[page.start : page.end])]
     if pages:
         detail = f"Invisible characters were removed from these pages: {page_list(pages)}."
@@ -142,6 +145,7 @@ def warn_of_prompt_injection(ocr: OCRResult, *, context: StageContext) -> None:
 
 
 def looks_like_prompt_injection(text: str) -> bool:
-    if any("\U000e0020" <= letter <= "\U000e007e" for letter in set(text)) or TURNS.search(text):
+    if any("\U000e0020" <= letter <= "\U000e007e" for letter in set(text)):
         return True
-    return bool(PROMPT_INJECTION.search(unicodedata.normalize("NFKC", ANY_JOINER.sub("", INVISIBLE.sub("", text)))))
+    readable = ANY_JOINER.sub("", INVISIBLE.sub("", text))
+    return bool(CHAT_MARKERS.search(readable) or PROMPT_INJECTION.search(unicodedata.normalize("NFKC", readable)))

@@ -1,6 +1,6 @@
-"""Admin of webhooks and deliveries.
+"""Admin of webhooks and webhook deliveries.
 
-It shows only the host of a URL, because many services put a secret into the path, and no signing secrets.
+It shows no signing secrets, and only the host of a URL, because many services put a secret into the path.
 """
 
 from functools import partial
@@ -95,15 +95,20 @@ class WebhookAdmin(StaffActionAdmin):
 
 # ---- Deliveries -----------------------------------------------------------------------------------------------------
 def resend_refusal(delivery: Delivery) -> str:
-    is_pending = delivery.status == Delivery.Status.PENDING
-    return subscriptions.DeliveryPending.detail if is_pending else disabled_refusal(delivery)
+    if delivery.status != Delivery.Status.PENDING:
+        return disabled_refusal(delivery)
+    return "It waits for its next attempt. Use “Send now”." if waits(delivery) else subscriptions.DeliveryPending.detail
 
 
 def send_now_refusal(delivery: Delivery) -> str:
     if delivery.status != Delivery.Status.PENDING:
         return "Already ended. Use “Send again”."
-    waits = delivery.token is None and delivery.available_at > clock.now()
-    return disabled_refusal(delivery) if waits else subscriptions.DeliveryPending.detail
+    return disabled_refusal(delivery) or ("" if waits(delivery) else subscriptions.DeliveryPending.detail)
+
+
+def waits(delivery: Delivery) -> bool:
+    """Return whether the next attempt is due later."""
+    return delivery.token is None and delivery.available_at > clock.now()
 
 
 def disabled_refusal(delivery: Delivery) -> str:

@@ -88,7 +88,7 @@ class ItemsField(serializers.Field[list[Pair], Any, Any, Any]):
 
 
 def is_too_long(listed: Any) -> bool:
-    """Return whether a list is too long to be validated, even if many of its items may be duplicates."""
+    """Return whether a list is too long to be validated. The factor leaves room for duplicates, which do not count."""
     return isinstance(listed, list) and len(listed) > 10 * settings.SLUICE.export_max_chunks_per_job
 
 
@@ -139,7 +139,7 @@ class KeyRange(NamedTuple):
     last: date
 
     def stored(self) -> dict[str, Any]:
-        """Return the filters in the form that jobs store. Without duplicate keys, the quota limits their size."""
+        """Return the filters in the form that jobs store. Without duplicates, the quota limits the number of keys."""
         keys = list(dict.fromkeys(self.keys))
         return {"keys": keys, "dateFrom": self.first.isoformat(), "dateTo": self.last.isoformat()}
 
@@ -275,7 +275,7 @@ class ExportRequestSerializer(StrictSerializer):
             raise ValidationError(f"This dataset supports: {', '.join(dataset.formats)}.", code="invalid_choice")
         return name
 
-    def validate_deliveryTtlSeconds(self, seconds: int) -> int:  # noqa: N802 - named by the field
+    def validate_deliveryTtlSeconds(self, seconds: int) -> int:  # noqa: N802 - named after the field
         limit = settings.SLUICE.export_delivery_ttl_max_seconds
         if seconds > limit:
             raise ValidationError(f"Must be at most {limit:,}.", code="max_value")

@@ -1,4 +1,4 @@
-"""Recovery of chunks and slots from lost workers: expired leases end, and so do calls that may still run.
+"""Recovery of chunks and slots from lost workers, whose leases have expired, and the end of calls that still run.
 
 As in `exports.worker.transitions`, each change of a chunk is a single SQL statement.
 """

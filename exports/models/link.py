@@ -30,7 +30,7 @@ class Link(models.Model):
         db_table = "exports_link"
         indexes = [models.Index(fields=["-created_at"], name="exports_link_newest")]
         constraints = [
-            # A receipt has at most one open link: creating a link revokes the previous one.
+            # A receipt has at most one link that is neither used nor revoked: a new one revokes the previous one.
             models.UniqueConstraint(
                 fields=["receipt"],
                 name="exports_link_one_open",
@@ -51,7 +51,7 @@ class Link(models.Model):
 
 
 class Download(models.Model):
-    """One attempt to use a link, for the audit log."""
+    """A successful or refused use of a link. The admin and the timeline of the export show it."""
 
     job = models.ForeignKey("exports.Job", models.CASCADE, related_name="downloads")
     link = models.ForeignKey(Link, models.CASCADE, null=True, blank=True, related_name="downloads")

@@ -52,7 +52,7 @@ class DeliveryRow:
 
     @property
     def subject(self) -> tuple[str, str] | None:
-        """Return the name and the page's URL of the export or document of the event, or None without a page."""
+        """Return the name and the page URL of the event's export, document, or batch, or None if it has no page."""
         if self.delivery.job_id:
             return f"export {str(self.delivery.job_id)[:8]}", reverse("export", args=[self.delivery.job_id])
         kind, _, name = self.delivery.subject.partition(":")

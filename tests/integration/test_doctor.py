@@ -269,9 +269,9 @@ def test_it_finds_functions_that_return_no_table(dataset: Dataset, source_db: ps
 def test_it_quotes_names_of_functions(dataset: Dataset, source_db: psycopg.Connection) -> None:
     source_db.execute('ALTER FUNCTION data.rows_for RENAME TO "Rows; for"')
     Dataset.objects.of_functions().update(function="data.Rows; for")
-    # It is only a warning, because the role owns the function.
-    assert "of 1 datasets" not in examine(source.SUBJECT, "datasets")[1]
-    assert "does not exist" not in examine(source.SUBJECT, "datasets")[1]
+    text = examine(source.SUBJECT, "datasets")[1]
+    assert "does not exist" not in text
+    assert "The functions of 1 of 1 datasets can be called." in text  # with a warning, because the role owns it
 
 
 def test_it_finds_a_role_that_owns_its_functions(dataset: Dataset) -> None:
@@ -282,7 +282,7 @@ def test_it_finds_a_role_that_owns_its_functions(dataset: Dataset) -> None:
 
 def test_it_finds_volatile_functions_that_may_not_write(dataset: Dataset, source_db: psycopg.Connection) -> None:
     """A34: their calls may fail after an upgrade."""
-    finding = "Dataset things: data.rows_for is VOLATILE, and its calls are read-only."
+    finding = "Dataset things: data.rows_for is VOLATILE, but its calls are read-only: they fail if it writes."
     assert finding not in examine(source.SUBJECT, "datasets")[1]
     source_db.execute("ALTER FUNCTION data.rows_for(text, date) VOLATILE")
     level, text = examine(source.SUBJECT, "datasets")
@@ -290,6 +290,13 @@ def test_it_finds_volatile_functions_that_may_not_write(dataset: Dataset, source
     assert finding in text
     Dataset.objects.update(allow_writes=True)
     assert finding not in examine(source.SUBJECT, "datasets")[1]
+
+
+def test_it_does_not_check_the_servers_of_other_providers(change: Callable[..., None]) -> None:
+    change(etl_ocr_provider="example.Provider")
+    assert "are not checked" in examine(peers.SUBJECT, "ocr")[1]
+    change(etl_ocr_provider="local")
+    assert "without another server" in examine(peers.SUBJECT, "ocr")[1]
 
 
 def test_it_finds_calls_that_outlast_their_task(dataset: Dataset) -> None:

@@ -148,6 +148,16 @@ def test_sends_deliveries_in_backoff_now(pages: Client, hook: Webhook) -> None:
     assert claimed.attempts == 5
 
 
+def test_a_delivery_that_waits_names_the_action_that_sends_it(pages: Client, hook: Webhook) -> None:
+    """The webhook is disabled: nothing is due, but a test delivery would be."""
+    delivery = Delivery.objects.exclude(type=TEST).get()
+    later = timezone.now() + timedelta(hours=5)
+    Delivery.objects.filter(pk=delivery.pk).update(status="pending", available_at=later)
+    assert "Use “Send now”." in text_of(pages.get(page_of(delivery, "redeliver")))
+    Delivery.objects.filter(pk=delivery.pk).update(available_at=timezone.now() - timedelta(hours=5))
+    assert subscriptions.WebhookDisabled.detail in text_of(pages.get(page_of(delivery, "send-now")))
+
+
 def test_does_not_send_running_or_ended_deliveries_now(pages: Client, hook: Webhook) -> None:
     press(pages, hook, "enable")
     delivery = Delivery.objects.exclude(type=TEST).get()

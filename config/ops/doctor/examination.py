@@ -58,7 +58,10 @@ class Examination:
         """Return the results; if the subject exceeded the time limit, also a failure of the running check."""
         if not self.is_finished:
             self.add(
-                failure(f"The check took longer than {TOTAL_SECONDS} seconds.", self.subject.remedy_if_unreachable)
+                failure(
+                    f"The checks did not finish within {TOTAL_SECONDS} seconds. This one was running.",
+                    self.subject.remedy_if_unreachable,
+                )
             )
         return list(self.results)
 

@@ -1,4 +1,7 @@
-"""Checks of peers: the language model, MinerU, the trace collector, webhook receivers and the web process."""
+"""Checks of peers: the language model, MinerU, the trace collector, the OpenID provider, and the web process.
+
+Also checks which networks webhooks may reach.
+"""
 
 import os
 import socket
@@ -58,8 +61,10 @@ def structured_output(env: Environment) -> str:
 
 
 def check_ocr(env: Environment) -> Finding:
-    if env.etl_ocr_provider != "mineru":
+    if env.etl_ocr_provider == "local":
         return ok("OCR runs in the workers, without another server.")
+    if env.etl_ocr_provider != "mineru":
+        return ok("ETL_OCR_PROVIDER is a class of your own. Servers that it uses are not checked.")
     base = str(env.etl_mineru_url).rstrip("/")
     headers = bearer(env.etl_mineru_api_key)
     status = status_of(f"{base}/v1/health", headers)
@@ -116,7 +121,8 @@ def check_identity_provider(env: Environment) -> Finding:
     except single_sign_on.FAILURES as error:
         return failure(
             f"The OpenID provider's metadata cannot be read ({logs.describe(error)}): single sign-on fails, and "
-            f"its signed-in users are refused {single_sign_on.PATIENCE.seconds // 60} minutes after their last check. "
+            "users who signed in with it are refused when their last check is "
+            f"{single_sign_on.PATIENCE.seconds // 60} minutes old. "
             "Local accounts still work.",
             "Set OIDC_ISSUER to the provider's issuer, exactly as in its metadata: docs/sign-in.md.",
         )
@@ -136,8 +142,7 @@ def check_webhooks(env: Environment) -> Finding:
         )
     if opened := sorted({name for name, address in own_servers(env) if within(address, allowed)}):
         return warning(
-            f"EXPORT_WEBHOOK_ALLOW_CIDRS contains the address of {', '.join(opened)}: "
-            "users can send webhooks to that server.",
+            f"EXPORT_WEBHOOK_ALLOW_CIDRS contains the address of {', '.join(opened)}: users can send webhooks there.",
             "Set it to the networks of webhook receivers only, without Sluice's own servers.",
         )
     if allowed:

@@ -11,9 +11,9 @@ from psycopg import sql
 
 from config.ops.doctor import database
 from config.ops.doctor.database import STATEMENT_SECONDS, scalar
-from config.ops.doctor.findings import Finding, Subject, failure, ok, warning
+from config.ops.doctor.findings import Finding, Level, Subject, failure, ok, warning
 from config.platform.http import health
-from exports.models.dataset import RESERVED
+from exports.models.dataset import MAX_TIMEOUT, RESERVED
 from exports.source.database import SESSION
 
 MIN_VERSION = 14  # has client_connection_check_interval
@@ -30,8 +30,8 @@ class SourceConnection:
 
 
 ROLE = """
-SELECT rolname AS name, rolsuper AS is_super, rolbypassrls AS passes_rls, rolconnlimit AS connections,
-       rolcreatedb OR rolcreaterole OR rolreplication AS has_more,
+SELECT rolname AS name, rolsuper AS is_super, rolbypassrls AS bypasses_rls, rolconnlimit AS connections,
+       rolcreatedb OR rolcreaterole OR rolreplication AS has_admin_attributes,
        (SELECT datdba = r.oid FROM pg_database WHERE datname = current_database()) AS owns_database
 FROM pg_roles r WHERE rolname = current_user
 """
@@ -76,7 +76,7 @@ def check_role(source: SourceConnection) -> Finding:
             "The role of SOURCE_DATABASE_URL is a superuser: functions that exports call have full privileges.",
             f"Create a role that can only execute the datasets' functions: {PAGE}.",
         )
-    if role["owns_database"] or role["has_more"] or role["passes_rls"]:
+    if role["owns_database"] or role["has_admin_attributes"] or role["bypasses_rls"]:
         return warning(
             "The role of SOURCE_DATABASE_URL owns the database or has privileges beyond reading it.",
             f"Create a role that can only execute the datasets' functions: {PAGE}.",
@@ -107,7 +107,7 @@ def check_statement_timeout(source: SourceConnection) -> Finding:
     return ok("The role has a statement_timeout.")
 
 
-def check_room(source: SourceConnection) -> Finding:
+def check_connection_limit(source: SourceConnection) -> Finding:
     """Check that there is a connection for each slot."""
     needed = settings.SLUICE.export_db_slots + SPARE
     limit = source.role["connections"]
@@ -127,8 +127,8 @@ WHERE kind = 'function' ORDER BY name
 """
 # The function is not called. `to_regprocedure` returns null if it does not exist; USAGE on its schema is separate.
 FUNCTION = """
-SELECT p.oid IS NOT NULL AS is_there, has_function_privilege(p.oid, 'EXECUTE') AS may_execute,
-       has_schema_privilege(p.pronamespace, 'USAGE') AS may_use, p.proretset AS is_table,
+SELECT p.oid IS NOT NULL AS exists, has_function_privilege(p.oid, 'EXECUTE') AS can_execute,
+       has_schema_privilege(p.pronamespace, 'USAGE') AS can_use, p.proretset AS is_table,
        p.proowner = (SELECT oid FROM pg_roles WHERE rolname = current_user) AS is_own,
        p.provolatile = 'v' AS is_volatile
 FROM (SELECT to_regprocedure(%s) AS oid) f LEFT JOIN pg_proc p ON p.oid = f.oid
@@ -136,18 +136,18 @@ FROM (SELECT to_regprocedure(%s) AS oid) f LEFT JOIN pg_proc p ON p.oid = f.oid
 
 
 def check_datasets(source: SourceConnection) -> Iterator[Finding]:
-    """Check that each registered function exists, is executable, and times out before its task does."""
+    """Check that each registered function exists, is executable, and times out before its Celery task does."""
     with database.open_database() as main:
         datasets = main.execute(DATASETS).fetchall()
     valid = 0
     for name, function, timeout, path, allow_writes in datasets:
-        problems = [
-            *function_problems(source, name, function, allow_writes=allow_writes),
-            *timeout_problems(name, timeout),
-            *path_problems(name, path),
+        findings = [
+            *function_findings(source, name, function, allow_writes=allow_writes),
+            *timeout_findings(name, timeout),
+            *path_findings(name, path),
         ]
-        yield from problems
-        valid += not problems
+        yield from findings
+        valid += all(finding.level != Level.FAILURE for finding in findings)
     if not datasets:
         yield warning(
             "No dataset is registered, so nothing can be exported.",
@@ -157,7 +157,7 @@ def check_datasets(source: SourceConnection) -> Iterator[Finding]:
         yield ok(f"The functions of {valid} of {len(datasets)} datasets can be called.")
 
 
-def function_problems(source: SourceConnection, name: str, function: str, *, allow_writes: bool) -> Iterator[Finding]:
+def function_findings(source: SourceConnection, name: str, function: str, *, allow_writes: bool) -> Iterator[Finding]:
     schema, _, own = function.partition(".")
     signature = sql.SQL("{}(text,date)").format(sql.Identifier(schema, own)).as_string(source.connection)
     try:
@@ -192,21 +192,21 @@ def function_warnings(name: str, function: str, *, is_own: bool, may_fail: bool)
         )
     if may_fail:
         yield warning(
-            f"Dataset {name}: {function} is VOLATILE, and its calls are read-only.",
+            f"Dataset {name}: {function} is VOLATILE, but its calls are read-only: they fail if it writes.",
             "Declare it STABLE if it only reads. If it writes, use register_dataset with --allow-writes.",
         )
 
 
-def timeout_problems(name: str, timeout: int) -> Iterator[Finding]:
+def timeout_findings(name: str, timeout: int) -> Iterator[Finding]:
     soft = settings.CELERY_TASK_SOFT_TIME_LIMIT
     if timeout >= soft:
         yield failure(
-            f"Dataset {name}: its statement_timeout, {timeout} s, is not below the workers' soft limit, {soft} s.",
+            f"Dataset {name}: its statement_timeout, {timeout} s, is not below the workers' soft time limit, {soft} s.",
             "Lower it with register_dataset --statement-timeout; the maximum is 540.",
         )
 
 
-def path_problems(name: str, path: str) -> Iterator[Finding]:
+def path_findings(name: str, path: str) -> Iterator[Finding]:
     if path.split("/", maxsplit=1)[0].lower() == RESERVED:
         yield failure(
             f"Dataset {name}: its base path, {path}, is reserved for documents.",
@@ -215,14 +215,14 @@ def path_problems(name: str, path: str) -> Iterator[Finding]:
 
 
 def check_conflicts(source: SourceConnection) -> Iterator[Finding]:
-    """Check whether the source is a replica that cancels long calls in conflict with replay."""
+    """Check whether the source is a replica that cancels long calls in conflict with WAL replay."""
     if not scalar(source.connection, "SELECT pg_is_in_recovery()"):
         return
     feedback = scalar(source.connection, "SHOW hot_standby_feedback")
     delay = int(str(scalar(source.connection, DEFAULTS, "max_standby_streaming_delay")))
-    if feedback != "on" and 0 <= delay <= 60_000:  # noqa: PLR2004  milliseconds
+    if feedback != "on" and 0 <= delay < MAX_TIMEOUT * 1000:  # milliseconds
         yield warning(
-            f"It is a replica that cancels calls that conflict with replay after {delay / 1000:g} s.",
+            f"It is a replica that cancels calls that conflict with WAL replay after {delay / 1000:g} s.",
             "Set hot_standby_feedback = on there, or raise max_standby_streaming_delay: docs/source-database.md.",
         )
     else:
@@ -233,7 +233,7 @@ SUBJECT = Subject(
     name="source",
     open=open_source,
     checks=(
-        check_version, check_session, check_role, check_read_only, check_statement_timeout, check_room,
+        check_version, check_session, check_role, check_read_only, check_statement_timeout, check_connection_limit,
         check_datasets, check_conflicts,
     ),
     remedy_if_unreachable="Check that the source is running and that SOURCE_DATABASE_URL points to it: "

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime, time
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -71,7 +71,7 @@ class ExportForm(forms.Form):
         if filters["since"]:
             found = found.filter(at__gte=datetime.combine(filters["since"], time.min, UTC))
         if filters["until"]:
-            found = found.filter(at__lt=datetime.combine(filters["until"], time.min, UTC) + timedelta(days=1))
+            found = found.filter(at__lte=datetime.combine(filters["until"], time.max, UTC))
         if filters["user"]:
             found = found.filter(user__username=filters["user"])
         return found.filter(matches_object(filters["subject"])) if filters["subject"] else found
@@ -194,7 +194,7 @@ def text_of(value: Any) -> str:
 
 @admin.register(LogEntry)
 class ChangeHistory(ReadOnly):
-    """Descriptions of staff's changes in the admin and on pages. Unlike audit entries, the rows can be modified."""
+    """Descriptions of staff's changes in the admin and on pages. The database does not protect them against changes."""
 
     list_display = (date_or_age("action_time"), "user", "kind", "row", "change")
     list_filter = ("action_time", "action_flag", "content_type")

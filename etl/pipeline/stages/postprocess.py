@@ -86,7 +86,10 @@ def refuse_incomplete(stored: StoredOcr) -> None:
 
 
 def warn_of_loss(state: RunState, context: StageContext) -> None:
-    """Warn if the run-state was recreated during this run, which resets its counts. Raises Django's errors."""
+    """Warn if the run-state was recreated during this run, which resets its counts. Raises Django's errors.
+
+    A retry starts a run with its generation. Later, only a recreated run-state has a greater one.
+    """
     if state.generation > state.run and rule_of(state).mode != NO_MODEL:
         context.warn(
             USAGE_INCOMPLETE,
@@ -101,9 +104,9 @@ def rule_of(state: RunState) -> RuleContent:
 # ---- The output -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultOrigin:
-    """The origin and cost of a result. None for files and OCR in rule trials.
+    """The origin and cost of a result. Rule trials have no stored files and no provider, so these fields are None.
 
-    `attempts`: `{"ocr": 1, "postprocess": 2}`; `warnings`: those of OCR.
+    `attempts`: `{"ocr": 1, "postprocess": 2}`; `warnings`: those of OCR and of earlier attempts.
     """
 
     metadata: dict[str, Any]
@@ -157,8 +160,8 @@ def provenance_of(done: Processed, origin: ResultOrigin, *, rule: RuleContent, c
 def usage_of(state: RunState, context: StageContext) -> dict[str, int]:
     """Return the usage of all attempts.
 
-    The run-state has the usage of earlier attempts. If it was lost, the usage of this attempt includes their cached
-    responses, but not those of earlier runs.
+    The run-state has the usage of earlier attempts. If it was lost, this attempt also counts the responses that earlier
+    attempts of the same run left in the cache.
     """
     paid = context.paid.as_dict()
     return {name: max(state.usage.get(name, 0) + paid[name], count) for name, count in context.usage.as_dict().items()}

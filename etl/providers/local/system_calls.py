@@ -77,7 +77,7 @@ def deny() -> None:
         calls.add_rule(denied, name)
     # Allow new threads, but not new processes and namespaces.
     calls.add_rule(denied, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, CLONE_THREAD, 0))
-    # Exceptions: `abort` sends a signal to its own process, and the C library reads its own limits with process ID 0.
+    # Denied only for other processes: `abort` signals its own process, and the C library reads its own limits with 0.
     calls.add_rule(denied, "tgkill", seccomp.Arg(0, seccomp.NE, os.getpid()))
     calls.add_rule(denied, "prlimit64", seccomp.Arg(0, seccomp.NE, 0))
     calls.load()
