@@ -95,7 +95,7 @@ def replace_receipt(page: Page) -> None:
 @pytest.mark.parametrize("control", ["check-summary", "copy-checksum", "program-summary", "create-link"])
 def test_focus_stays_when_the_receipt_is_replaced(page: Page, alice: User, control: str) -> None:
     scenes_exports.ready(alice)
-    page.goto(scenes_exports.newest(alice))
+    page.goto(scenes_exports.path_of_newest_job(alice))
     page.locator("#program-summary").click()
     page.locator(f"#{control}").focus()
     replace_receipt(page)
@@ -105,7 +105,7 @@ def test_focus_stays_when_the_receipt_is_replaced(page: Page, alice: User, contr
 def test_focus_moves_to_the_replaced_part_if_its_button_is_gone(page: Page, alice: User) -> None:
     """When the delivery has expired, the new receipt has no button that creates a link."""
     scenes_exports.ready(alice)
-    page.goto(scenes_exports.newest(alice))
+    page.goto(scenes_exports.path_of_newest_job(alice))
     page.locator("#program-summary").click()
     page.locator("#create-link").focus()
     Receipt.objects.update(expires_at=timezone.now())

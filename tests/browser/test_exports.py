@@ -128,7 +128,7 @@ def test_a_link_for_a_program_is_created_and_copied(
 ) -> None:
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     scenes_exports.ready(alice)
-    page.goto(scenes_exports.newest(alice))
+    page.goto(scenes_exports.path_of_newest_job(alice))
     page.get_by_text("One-time link for scripts").click()
     page.get_by_role("button", name="Create one-time link").click()
     expect(page.get_by_role("status").first).to_contain_text("One-time link created")
@@ -421,7 +421,7 @@ def test_an_expiring_receipt_updates_without_a_reload(
     dataset: Dataset, alice: User, page: Page, accessible: Accessible
 ) -> None:
     scenes_exports.ready(alice)
-    page.goto(scenes_exports.newest(alice))
+    page.goto(scenes_exports.path_of_newest_job(alice))
     expect(page.get_by_role("button", name=re.compile("^Download"))).to_be_visible()
     Receipt.objects.update(expires_at=timezone.now())
     page.evaluate(EXPIRE_COUNTDOWNS)
