@@ -99,9 +99,16 @@ def test_concurrent_claims_do_not_block_each_other(dataset: Dataset, alice: User
     make_job(dataset, alice, 3)
     claim()  # starts the job, so that later claims do not change its row
 
-    with transaction.atomic():
+    def claim_concurrently() -> Claim:
+        try:
+            return claim()
+        finally:
+            connection.close()
+
+    # The transaction ends before the pool, so that a claim that waits for it fails after the timeout.
+    with ThreadPoolExecutor(1) as pool, transaction.atomic():
         ours = claim()
-        (theirs,) = in_threads(1, lambda _: claim())
+        theirs = pool.submit(claim_concurrently).result(timeout=60)
     assert theirs.chunk_id != ours.chunk_id
     assert Slot.objects.held().count() == 3
 
