@@ -47,8 +47,7 @@ def presign(job: Job, *, key: str, effective_date: date) -> str:
     if chunk is None or job.status != JobStatus.SUCCESS:
         raise NoSuchFile
     access.require_key(job, key)
-    receipt = Receipt.objects.filter(pk=job.pk, expires_at__gt=Now()).first()  # by the database's clock, like links
-    if receipt is None:
+    if (receipt := live_receipt(job)) is None:
         raise ReceiptExpired
     try:
         delivered = receipt.object_key if receipt.checksum == chunk.sha256 else delivered_file(job, chunk, receipt)
@@ -67,9 +66,18 @@ def delivered_file(job: Job, chunk: Chunk, receipt: Receipt) -> str:
     """Return the object key of the delivery's copy of a file. Make the copy if it does not exist."""
     folder = bundles.folder_of(receipt.object_key)
     key = bundles.key_of_file(folder, job, chunk)
-    if storage.head(key) is None and not unpack(job, chunk, folder, key):
-        copy(job, chunk, key)
+    if storage.head(key) is None:
+        if not unpack(job, chunk, folder, key):
+            copy(job, chunk, key)
+        if live_receipt(job) is None:  # the delivery may have been deleted before the copy was made
+            storage.delete(key)
+            raise ReceiptExpired
     return key
+
+
+def live_receipt(job: Job) -> Receipt | None:
+    """Return the receipt unless it has expired by the database's clock, like links."""
+    return Receipt.objects.filter(pk=job.pk, expires_at__gt=Now()).first()
 
 
 def unpack(job: Job, chunk: Chunk, folder: str, key: str) -> bool:

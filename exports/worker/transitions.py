@@ -145,6 +145,7 @@ WITH locked AS MATERIALIZED (
 )
 """
 # Only paths of built-in datasets begin with an underscore. Later jobs do not reuse their files.
+# Batches of several jobs may have the same paths, so rows of files are locked in one order.
 RECORD_FILE = """
 , file AS (
     INSERT INTO exports_file (path, dataset_id, schema_version, key, effective_date, etag, sha256, rows, bytes,
@@ -153,6 +154,7 @@ RECORD_FILE = """
            e.header_bytes, e.data_as_of
     FROM ended e JOIN exports_jobs j USING (job_id)
     WHERE e.source = 'live' AND e.path !~ '^_'
+    ORDER BY e.path
     ON CONFLICT (path) DO UPDATE
     SET dataset_id = EXCLUDED.dataset_id, schema_version = EXCLUDED.schema_version, etag = EXCLUDED.etag,
         sha256 = EXCLUDED.sha256, rows = EXCLUDED.rows, bytes = EXCLUDED.bytes,

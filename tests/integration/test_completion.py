@@ -35,7 +35,8 @@ from config.platform.db import identity, sql
 from config.platform.heartbeat import LeaseLost
 from exports.api import event_hub
 from exports.core.planning import Dialect, Shape
-from exports.delivery import bundles, chunk_files, links, packs
+from exports.delivery import bundles, chunk_files, links, packs, receipts
+from exports.delivery.links import ReceiptExpired
 from exports.jobs import actions
 from exports.maintenance import storage_cleanup
 from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt
@@ -584,6 +585,25 @@ def test_concurrent_first_requests_for_a_file_return_its_bytes(dataset: Dataset,
     chunk = job.chunks.get(seq=1)
     urls = in_threads(6, lambda _: chunk_files.presign(job, key=chunk.key, effective_date=chunk.effective_date))
     assert {hashlib.sha256(fetched(url)).hexdigest() for url in urls} == {chunk.sha256}
+
+
+@pytest.mark.parametrize("delivery", ["zip", "manifest"])
+def test_a_file_of_a_delivery_that_was_revoked_meanwhile_is_not_kept(
+    dataset: Dataset, alice: User, proxy: faulty_s3.Proxy, delivery: str
+) -> None:
+    """A38: the first request for the file copies it after the delivery was deleted."""
+    receipt = finish(make_job(dataset, alice, 3, delivery=delivery))
+    chunk = receipt.job.chunks.get(seq=1)
+
+    def revoke() -> None:
+        receipts.revoke(receipt)
+        storage_cleanup.delete_revoked(receipt)
+        connection.close()
+
+    proxy.inject("PUT", "/files/", faulty_s3.first(revoke))
+    with pytest.raises(ReceiptExpired):
+        chunk_files.presign(receipt.job, key=chunk.key, effective_date=chunk.effective_date)
+    assert not list(storage.list_objects(f"_receipts/{receipt.pk}/"))
 
 
 def test_changed_bytes_of_a_pack_are_not_delivered(dataset: Dataset, alice: User, api: APIClient) -> None:

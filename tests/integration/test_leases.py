@@ -23,8 +23,9 @@ from exports.worker import leases, transitions
 from exports.worker.leases import Claim
 from tests.conftest import change_settings
 from tests.integration import outcomes
-from tests.integration.factories import claim_one, make_job, result_of
+from tests.integration.factories import claim_one, make_job, pairs, result_of
 from tests.integration.plans import nodes_reading
+from tests.waiting import wait_until
 
 
 def claim() -> Claim:
@@ -473,6 +474,38 @@ def test_a_missing_file_leads_to_a_call(dataset: Dataset, alice: User) -> None:
     outcomes.release(leases.claim_reusable(batch=10), attempt=0)
 
     assert claim().attempts == 1
+
+
+def test_batches_with_the_same_files_in_another_order_do_not_deadlock(dataset: Dataset, alice: User, bob: User) -> None:
+    """I1: the loser's chunks would stay running until their leases expire."""
+    finished_job(dataset, alice, 5)
+    jobs = [
+        make_job(dataset, user, reuse="never", pairs=order)
+        for user, order in ((alice, pairs(5)), (bob, pairs(5)[::-1]))
+    ]
+    batches: dict[Any, list[Claim]] = {job.pk: [] for job in jobs}
+    for _ in range(10):
+        claimed = claim()
+        batches[claimed.job_id].append(claimed)
+        transitions.free_slots([claimed.token])
+
+    def finish(batch: list[Claim]) -> Any:
+        try:
+            return transitions.finish([(each, result_of(each)) for each in batch])
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(2) as pool, transaction.atomic():
+        File.objects.select_for_update().get(path=batches[jobs[0].pk][2].path)
+        running = [pool.submit(finish, batch) for batch in batches.values()]
+        wait_until(lambda: waiting_locks() == 2)
+    assert [each.result().chunks for each in running] == [5, 5]
+
+
+def waiting_locks() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted")
+        return int(cursor.fetchone()[0])
 
 
 # ---- Cost -----------------------------------------------------------------------------------------------------------

@@ -181,6 +181,26 @@ def test_a_failed_call_leaves_no_trace_and_keeps_the_session(
     assert session._connection.info.backend_pid == backend
 
 
+@pytest.mark.parametrize("setting", ["quote_all_identifiers = on", "standard_conforming_strings = off"])
+def test_settings_of_the_role_do_not_change_bytes(source_db: psycopg.Connection, setting: str) -> None:
+    """A20: the names of types select the conversion to JSON, and are part of it."""
+    function(
+        source_db,
+        "typed",
+        r"RETURN QUERY SELECT '\x00ff'::bytea, ARRAY['\x00ff'::bytea], ARRAY['2024-02-29 12:00'::timestamp];",
+        columns="b bytea, bs bytea[], ts timestamp[]",
+    )
+    with database.SourceSession() as session:
+        clean = call(session, "typed", Shape(format="jsonl"))
+    with psycopg.connect(servers.started[0].postgres.url(SUPERUSER), autocommit=True) as admin:
+        admin.execute(f"ALTER ROLE source SET {setting}")
+        try:
+            with database.SourceSession() as session:
+                assert call(session, "typed", Shape(format="jsonl")) == clean
+        finally:
+            admin.execute(f"ALTER ROLE source RESET {setting.split(maxsplit=1)[0]}")
+
+
 def test_calls_are_read_only_unless_writes_are_allowed(
     source_db: psycopg.Connection, session: database.SourceSession
 ) -> None:

@@ -308,6 +308,20 @@ def test_a_text_is_found_after_a_boolean_that_is_written_the_same() -> None:
     assert citations({"a": True, "b": "True"}, {}, pages=["Answer: True here"])["/b"]["match"] == "exact"
 
 
+@pytest.mark.parametrize(
+    "after", [", as agreed", ". Next", "; next", ": next", '" next', "] next", ", EUR", " next", ""]
+)
+@pytest.mark.parametrize("dash", ["-", "−", "–"])
+def test_a_minus_behind_a_number_is_its_sign(dash: str, after: str) -> None:
+    text = f"Refund 413.03{dash}{after}"
+    levels = {
+        value: citations({"value": Decimal(value)}, {"/value": text}, pages=[text])["/value"]["match"]
+        for value in ("413.03", "-413.03")
+    }
+    assert levels["413.03"] not in SURE
+    assert levels["-413.03"] in SURE
+
+
 @given(AMOUNTS, NOTATIONS, st.data())
 def test_a_part_of_a_number_is_never_sure(amount: Decimal, notation: str, data: st.DataObject) -> None:
     """The value consists of the digits of a part, and the quote is that part."""

@@ -31,7 +31,7 @@ SUFFIX = re.compile(
     rf"(?P<price>[.,][-–]{{1,2}}(?!\d))?(?P<percent>[ \u00a0]?(?:{PERCENT}))?(?P<scale>[ \u00a0]?{SCALE}\.?)?"
     r"(?P<letter>[ \u00a0]?[kKmMbB](?![^\W_\u2e80-\uffff]))?"
     rf"(?P<currency>[ \u00a0]?(?:{CURRENCY})(?![^\W_\u2e80-\uffff]))?"
-    rf"(?P<minus>[-–](?=[\s|){FILLER}]|\Z))?(?P<close> ?\)(?:[ \u00a0]?%)?)?",
+    rf"(?P<minus>[-–](?=[\s|),.;:\"”»\]{FILLER}]|\Z))?(?P<close> ?\)(?:[ \u00a0]?%)?)?",
     re.IGNORECASE,
 )
 UNITS = re.compile(rf"[ \u00a0]?(?:{UNIT})(?![^\W_])")
