@@ -38,8 +38,11 @@ def content_type(shape: Shape) -> str:
 
 
 def needs_columns(shape: Shape) -> bool:
-    """Return whether the COPY statement depends on the types of the columns."""
-    return shape.format != "csv" or shape.dialect.formula_policy == "escape"
+    """Return whether the COPY statement depends on the columns of the function.
+
+    `call` is the alias of the function in the statement: if no column has this name, it stands for the whole row.
+    """
+    return shape.format != "csv" or shape.dialect.formula_policy == "escape" or "call" in shape.columns
 
 
 def selected(columns: list[Column], shape: Shape) -> list[Column]:

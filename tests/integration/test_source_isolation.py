@@ -11,15 +11,19 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.contrib.auth.models import User
 from psycopg import sql
 
 from config.dev.stack.postgres import SUPERUSER
 from exports.core.errors import ExportError, PermanentSourceError, RowTooLarge, SourceCancelled, SourceError, explain
 from exports.core.planning import Dialect, Pair, Shape
+from exports.models import Dataset
 from exports.source import database, encoding
+from exports.worker import execution
 from tests import servers
 from tests.chaos.history import source as history
 from tests.conftest import change_settings
+from tests.integration.factories import make_job
 from tests.waiting import wait_until
 
 PAIR = Pair("JFK", date(2024, 2, 29))
@@ -214,6 +218,18 @@ def test_calls_are_read_only_unless_writes_are_allowed(
 
     call(session, "writing", allow_writes=True)
     assert source_db.execute("SELECT key FROM data.audit").fetchall() == [("JFK",)]
+
+
+def test_a_selected_column_that_no_longer_exists_fails_the_chunk(
+    source_db: psycopg.Connection, dataset: Dataset, alice: User
+) -> None:
+    """A20: a function of single values had the column `call`. It returns rows with other columns now."""
+    function(source_db, "changed", "RETURN QUERY SELECT 'Ann'::text, 100;", columns="name text, salary int")
+    Dataset.objects.filter(pk=dataset.pk).update(function="data.changed")
+    job = make_job(Dataset.objects.get(pk=dataset.pk), alice, 1, shape=Shape(columns=("call",)))
+    execution.drain()
+    chunk = job.chunks.get()
+    assert (chunk.status, chunk.error_detail) == ("failed", "SQLSTATE 42703")
 
 
 # ---- Names of columns -----------------------------------------------------------------------------------------------
