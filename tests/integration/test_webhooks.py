@@ -693,6 +693,25 @@ def test_410_disables_the_webhook_immediately(
     assert (waits["status"], waits["nextAttemptAt"]) == ("pending", None)
 
 
+def test_410_of_a_former_url_does_not_disable_the_webhook(
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
+) -> None:
+    """A25: the URL is changed while a request to the former one is in progress."""
+    hook = subscribe(api, endpoint.url)
+    actions.cancel(make_job(dataset, alice, 1))
+    webhook_events.fan_out()
+    delivery = sender.claim()
+    assert delivery
+    assert api.patch(f"/exports/webhooks/{hook['id']}", {"url": f"{endpoint.url}new"}).status_code == 200
+    endpoint.then = answer(410)
+    sender.attempt(delivery)
+
+    shown = api.get(f"/exports/webhooks/{hook['id']}").json()
+    assert (shown["enabled"], shown["disabledReason"]) == (True, None)
+    [waits] = sent_to(api, hook)
+    assert waits["status"] != "failed"
+
+
 def test_a_webhook_is_disabled_after_three_days_and_ten_attempts_without_success(
     dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:

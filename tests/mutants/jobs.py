@@ -379,12 +379,8 @@ MUTANTS = [
     ),
     SENDER(
         name="record the failure of a delivery after its lease was lost",
-        old="token = NULL, lease_until = NULL\n"
-        "    WHERE id = %(delivery)s AND token = %(token)s AND EXISTS (SELECT 1 FROM webhook)\n"
-        "    RETURNING id, webhook_id, status, type",
-        new="token = NULL, lease_until = NULL\n"
-        "    WHERE id = %(delivery)s AND EXISTS (SELECT 1 FROM webhook)\n"
-        "    RETURNING id, webhook_id, status, type",
+        old="    WHERE d.id = %(delivery)s AND token = %(token)s\n    RETURNING d.id, webhook_id, status, type",
+        new="    WHERE d.id = %(delivery)s\n    RETURNING d.id, webhook_id, status, type",
         tests=webhooks("the_delivery_of_a_lost_worker_is_repeated_and_its_late_outcome_discarded"),
     ),
     SENDER(

@@ -174,23 +174,25 @@ WITH webhook AS MATERIALIZED (
 # disables the webhook.
 FAILED = f"""
 WITH webhook AS MATERIALIZED (
-    SELECT id, failures + 1 AS failures, coalesce(failing_since, clock_timestamp()) AS since, enabled AS was_enabled
+    SELECT id, failures + 1 AS failures, coalesce(failing_since, clock_timestamp()) AS since, enabled AS was_enabled,
+           %(is_410)s AND url = %(url)s AS is_gone
     FROM exports_webhook WHERE id = %(webhook)s FOR NO KEY UPDATE
 ), ours AS (
-    UPDATE exports_delivery
-    SET status = CASE WHEN %(is_410)s OR attempts >= {MAX_ATTEMPTS} THEN 'failed' ELSE 'pending' END,
-        finished_at = CASE WHEN %(is_410)s OR attempts >= {MAX_ATTEMPTS} THEN clock_timestamp() END,
+    UPDATE exports_delivery d
+    SET status = CASE WHEN w.is_gone OR attempts >= {MAX_ATTEMPTS} THEN 'failed' ELSE 'pending' END,
+        finished_at = CASE WHEN w.is_gone OR attempts >= {MAX_ATTEMPTS} THEN clock_timestamp() END,
         available_at = clock_timestamp() + %(delay)s * interval '1 second', token = NULL, lease_until = NULL
-    WHERE id = %(delivery)s AND token = %(token)s AND EXISTS (SELECT 1 FROM webhook)
-    RETURNING id, webhook_id, status, type
+    FROM webhook w
+    WHERE d.id = %(delivery)s AND token = %(token)s
+    RETURNING d.id, webhook_id, status, type
 ), counting AS (
     SELECT webhook.*, CASE
-        WHEN %(is_410)s THEN 'The endpoint returned 410 Gone.'
+        WHEN is_gone THEN 'The endpoint returned 410 Gone.'
         WHEN failures >= %(disable_attempts)s
              AND since < clock_timestamp() - %(disable_seconds)s * interval '1 second'
             THEN 'No delivery has succeeded for three days.' END AS reason
     FROM webhook JOIN ours ON webhook.id = ours.webhook_id
-    WHERE %(is_410)s OR ours.type <> 'webhook.test'
+    WHERE is_gone OR ours.type <> 'webhook.test'
 ), counted AS (
     UPDATE exports_webhook w
     SET failures = n.failures, failing_since = n.since, enabled = w.enabled AND n.reason IS NULL,
@@ -280,6 +282,7 @@ def record_failure(delivery: ClaimedDelivery, response: WebhookResponse) -> bool
         FAILED + LOG_ATTEMPT + "SELECT status, coalesce((SELECT disabled FROM counted), false) AS disabled FROM ours",
         **parameters(delivery, response),
         is_410=response.status == HTTPStatus.GONE,
+        url=delivery.url,
         attempts=ATTEMPTS,
         delay=delay,
         disable_attempts=DISABLE_ATTEMPTS,
