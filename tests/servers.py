@@ -70,7 +70,7 @@ def pytest_unconfigure() -> None:
 UNREACHABLE = {
     "SECRET_KEY": "tests-only-0123456789-0123456789-0123456789",
     "ALLOWED_HOSTS": "nowhere",
-    "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing",
+    "DATABASE_URL": "postgresql://sluice@127.0.0.1:1/none",
     "REDIS_URL": "redis://127.0.0.1:1/0",
     "S3_BUCKET": "nothing",
     "S3_ACCESS_KEY_ID": "nothing",

@@ -371,7 +371,7 @@ def test_a_slot_is_held_while_the_source_is_unavailable(
     lost_leases.withdraw(held.chunk_id, token=held.token)
     Slot.objects.held().update(lease_until=LONG_AGO)
     slot = Slot.objects.held().get()
-    change_settings(settings, source_database_url=SecretStr("postgresql://nobody@127.0.0.1:1/nothing"))
+    change_settings(settings, source_database_url=SecretStr("postgresql://sluice@127.0.0.1:1/none"))
 
     (words,) = messages_of(press(pages, slot, "release"))
 

@@ -108,7 +108,7 @@ def test_it_names_the_missing_permission(dataset: Dataset, source_db: psycopg.Co
 
 def test_it_reports_that_the_source_is_unavailable(dataset: Dataset, settings: Any) -> None:
     """A34."""
-    away = SecretStr("postgresql://127.0.0.1:1/nothing")
+    away = SecretStr("postgresql://127.0.0.1:1/none")
     change_settings(settings, source_database_url=away)
     assert refusal("data.rows_for") == "The source database cannot be reached."
 

@@ -404,7 +404,7 @@ def test_no_request_calls_the_function_or_creates_a_file(
 
 def test_a_source_outage_delays_no_request(api: APIClient, dataset: Dataset, settings: Any) -> None:
     """A6, A14."""
-    unreachable = SecretStr("postgresql://127.0.0.1:1/nothing")
+    unreachable = SecretStr("postgresql://127.0.0.1:1/none")
     change_settings(settings, source_database_url=unreachable)
 
     response = post(api, items=[ITEM])

@@ -111,7 +111,7 @@ def test_slots_stay_taken_while_the_source_is_unavailable(dataset: Dataset, alic
     make_job(dataset, alice, 1)
     claim_one(backend="lost")
     expire_leases()
-    change_settings(settings, source_database_url=SecretStr("postgresql://127.0.0.1:1/nothing"))
+    change_settings(settings, source_database_url=SecretStr("postgresql://127.0.0.1:1/none"))
     lost_leases.reclaim_chunks()
     lost_leases.free_slots()
 

@@ -62,6 +62,12 @@ def work() -> None:
     sender.drain()
 
 
+def add_deliveries(dataset: Dataset, user: User) -> None:
+    """Cancel a new job, and create the deliveries of its end."""
+    actions.cancel(make_job(dataset, user, 1))
+    webhook_events.fan_out()
+
+
 def make_due() -> None:
     Delivery.objects.filter(status="pending").update(available_at=Now() - timedelta(seconds=1))
 
@@ -311,8 +317,7 @@ def test_the_first_retry_has_a_wake_up_and_later_ones_wait_for_the_reaper(
     """A message with a longer delay than the broker's visibility timeout would be redelivered again and again."""
     subscribe(api, endpoint.url)
     endpoint.then = answer(500)
-    actions.cancel(make_job(dataset, alice, 1))
-    webhook_events.fan_out()
+    add_deliveries(dataset, alice)
     lose_messages()
     sender.drain()
     assert queued("webhooks") == 1
@@ -394,8 +399,7 @@ def test_the_delivery_of_a_lost_worker_is_repeated_and_its_late_outcome_discarde
 ) -> None:
     """A11, A25."""
     hook = subscribe(api, endpoint.url)
-    actions.cancel(make_job(dataset, alice, 1))
-    webhook_events.fan_out()
+    add_deliveries(dataset, alice)
     lost = sender.claim()
     assert lost
     assert sender.claim() is None
@@ -415,8 +419,7 @@ def test_a_delivery_that_kills_its_workers_fails(
     dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
     hook = subscribe(api, endpoint.url)
-    actions.cancel(make_job(dataset, alice, 1))
-    webhook_events.fan_out()
+    add_deliveries(dataset, alice)
     for _ in range(sender.ATTEMPTS):
         assert sender.claim()
         Delivery.objects.update(lease_until=Now() - timedelta(seconds=1))
@@ -432,8 +435,7 @@ def test_a_running_last_attempt_is_not_failed(
     dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
     subscribe(api, endpoint.url)
-    actions.cancel(make_job(dataset, alice, 1))
-    webhook_events.fan_out()
+    add_deliveries(dataset, alice)
     Delivery.objects.update(attempts=sender.ATTEMPTS - 1)
     claimed = sender.claim()
     assert claimed
@@ -471,8 +473,7 @@ def test_a_webhook_gets_one_delivery_at_a_time(
     """A slow endpoint must not occupy every worker."""
     hooks = [subscribe(api, endpoint.url)["id"] for _ in range(2)]
     for _ in range(3):
-        actions.cancel(make_job(dataset, alice, 1))
-    webhook_events.fan_out()
+        add_deliveries(dataset, alice)
     claims = [claimed for claimed in in_threads(8, lambda _: sender.claim()) if claimed]
 
     assert sorted(str(claimed.webhook_id) for claimed in claims) == sorted(hooks)
@@ -484,8 +485,7 @@ def test_at_most_two_webhooks_of_a_user_are_served_at_a_time(
     """A25: two of four workers remain for other users."""
     for _ in range(8):
         subscribe(api, endpoint.url)
-    actions.cancel(make_job(dataset, alice, 1))
-    webhook_events.fan_out()
+    add_deliveries(dataset, alice)
     claims = [claimed for claimed in in_threads(8, lambda _: sender.claim()) if claimed]
 
     assert len({claimed.webhook_id for claimed in claims}) == len(claims) == 2
@@ -698,8 +698,7 @@ def test_410_of_a_former_url_does_not_disable_the_webhook(
 ) -> None:
     """A25: the URL is changed while a request to the former one is in progress."""
     hook = subscribe(api, endpoint.url)
-    actions.cancel(make_job(dataset, alice, 1))
-    webhook_events.fan_out()
+    add_deliveries(dataset, alice)
     delivery = sender.claim()
     assert delivery
     assert api.patch(f"/exports/webhooks/{hook['id']}", {"url": f"{endpoint.url}new"}).status_code == 200
@@ -849,8 +848,7 @@ def test_an_ended_delivery_can_be_sent_again_with_the_same_id(
 ) -> None:
     """A25."""
     hook = subscribe(api, endpoint.url)
-    actions.cancel(make_job(dataset, alice, 1))
-    webhook_events.fan_out()
+    add_deliveries(dataset, alice)
     path = f"/exports/webhooks/{hook['id']}/deliveries/{Delivery.objects.get().pk}/redeliver"
     assert (api.post(path).status_code, api.post(path).json()["code"]) == (409, "delivery_pending")
     claimed = sender.claim()
@@ -875,8 +873,7 @@ def test_a_delivery_in_backoff_can_be_sent_now(
 ) -> None:
     """A25."""
     hook = subscribe(api, endpoint.url)
-    actions.cancel(make_job(dataset, alice, 1))
-    webhook_events.fan_out()
+    add_deliveries(dataset, alice)
     row = Delivery.objects.get()
     Delivery.objects.update(attempts=3, available_at=timezone.now() + timedelta(hours=1))
     path = f"/exports/webhooks/{hook['id']}/deliveries/{row.pk}/redeliver"
