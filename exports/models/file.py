@@ -19,6 +19,9 @@ class File(models.Model):
     bytes = models.BigIntegerField()
     header_bytes = models.PositiveIntegerField(default=0)
     data_as_of = models.DateTimeField(help_text="When the source database was read.")
+    upload_number = models.BigIntegerField(
+        db_default=0, default=0, help_text="Larger than the numbers of all objects that this one replaced."
+    )
 
     class Meta:
         db_table = "exports_file"

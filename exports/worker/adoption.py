@@ -8,6 +8,8 @@ adopted.
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 
 import structlog
@@ -29,19 +31,33 @@ log = structlog.get_logger(__name__)
 REPLACEMENTS = 50
 
 
-def commit_or_adopt(claim: Claim, upload: storage.Upload) -> storage.StoredObject | KnownFile:
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A new object and its number.
+
+    Each number is taken from the sequence of tokens, after the object that this one replaced was stored. So the numbers
+    at a path grow, and they tell which of two objects is newer, even if their workers record them in another order.
+    """
+
+    stored: storage.StoredObject
+    number: int
+
+
+def commit_or_adopt(claim: Claim, upload: storage.Upload) -> Committed | KnownFile:
     """Commit the upload. If another job has stored a file at the path in the meantime, return that file or replace it.
 
     If many jobs export the same slice, the object may be replaced again before each request. A new attempt would only
     call the source again, and have the same conflicts. Raises UploadConflict after REPLACEMENTS conflicts.
     """
+    number = claim.token
     send: Callable[[], storage.StoredObject] = upload.commit
     for _ in range(REPLACEMENTS):
         try:
-            return send()
+            return Committed(send(), number)
         except storage.Conflict as conflict:
             if file := fresh_enough(claim, conflict):
                 return file
+            number = sql.scalar("SELECT nextval('exports_fence_seq')")
             send = partial(upload.replace, conflict)
     raise UploadConflict
 
@@ -49,18 +65,26 @@ def commit_or_adopt(claim: Claim, upload: storage.Upload) -> storage.StoredObjec
 def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
     """Return the file that another job has stored at the path, if a row references it and it is fresh enough.
 
-    A job that does not allow reuse only accepts a file whose rows were read after this chunk was claimed. An
-    unreferenced object is replaced: a worker uploaded it, and then crashed or was fenced off.
+    When this chunk was claimed, the file's rows must have been no older than the dataset's limit for reuse. A job that
+    does not allow reuse only accepts a file whose rows were read later. An unreferenced object is replaced: a worker
+    uploaded it, and then crashed or was fenced off.
     """
     if conflict.head is None:
         return None
-    file = File.objects.filter(
-        path=claim.path,
-        etag=conflict.head.etag,
-        dataset__name=claim.dataset,
-        schema_version=claim.schema_version,
-    ).first()
-    if file is None or (not claim.may_adopt and file.data_as_of < claim.claimed_at):
+    file = (
+        File.objects.filter(
+            path=claim.path,
+            etag=conflict.head.etag,
+            dataset__name=claim.dataset,
+            schema_version=claim.schema_version,
+        )
+        .select_related("dataset")
+        .first()
+    )
+    if file is None:
+        return None
+    max_age = file.dataset.reuse_max_age if claim.may_adopt else 0
+    if max_age is not None and file.data_as_of < claim.claimed_at - timedelta(seconds=max_age):
         return None
     return KnownFile(**{field: getattr(file, field) for field in FILE_FIELDS})
 
@@ -68,16 +92,18 @@ def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
 # ---- During a completion --------------------------------------------------------------------------------------------
 
 # Another job replaced a file between the end of the chunk and the bundle. The chunk adopts the newer file, the job's
-# sums change accordingly, and clients receive `chunk` and `progress` events. A job that does not allow reuse adopts no
-# file whose rows were read before the job started: an export that read earlier may write last. The job's row is locked
-# before the chunk, which only the holder of the completion does. This cannot deadlock with the end of a chunk, because
-# all chunks are done.
+# sums change accordingly, and clients receive `chunk` and `progress` events. An export that read earlier may write
+# last: a job adopts no file whose rows, when the job started, were older than the dataset's limit for reuse, and a job
+# that does not allow reuse adopts none that was read before its start. The job's row is locked before the chunk, which
+# only the holder of the completion does. This cannot deadlock with the end of a chunk, because all chunks are done.
 ADOPT = (
     """
 WITH ours AS MATERIALIZED (
-    SELECT job_id, schema_version, CASE WHEN reuse = 'never' THEN started_at ELSE '-infinity' END AS not_before
-    FROM exports_jobs
-    WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying') FOR UPDATE
+    SELECT j.job_id, j.schema_version, coalesce(
+        j.started_at - CASE j.reuse WHEN 'never' THEN 0 ELSE d.reuse_max_age END * interval '1 second', '-infinity'
+    ) AS not_before
+    FROM exports_jobs j JOIN exports_dataset d ON d.id = j.dataset_id
+    WHERE j.job_id = %(job)s AND j.completion_token = %(token)s AND j.status IN ('running', 'retrying') FOR UPDATE OF j
 ), before AS MATERIALIZED (
     SELECT c.id, c.rows, c.bytes FROM exports_chunk c JOIN ours ON ours.job_id = c.job_id WHERE c.id = %(chunk)s
 ), newer AS (

@@ -272,13 +272,14 @@ def fail_exhausted() -> None:
 # ---- Replaced and missing files -------------------------------------------------------------------------------------
 
 # The object is missing, unreferenced, or belongs to another dataset or schema version, so the chunk is exported again.
-# In the last case, the chunk gets a new path with its schema version: jobs of two versions would otherwise replace each
-# other's files forever. This is the only transition from done to pending, and it happens only while the job is active.
-# A reused chunk was refunded when it ended, and must not be refunded again.
+# In the last case, the chunk gets a new path with its dataset and schema version: jobs of two versions would otherwise
+# replace each other's files forever. This is the only transition from done to pending, and it happens only while the
+# job is active. A reused chunk was refunded when it ended, and must not be refunded again.
 REDO = (
     """
 WITH ours AS MATERIALIZED (
-    SELECT job_id, dataset_id, schema_version, is_young
+    SELECT job_id, dataset_id, schema_version, is_young,
+           '/dataset-' || dataset_id || '-schema-' || schema_version AS folder
     FROM exports_jobs CROSS JOIN LATERAL (
         SELECT coalesce(started_at > clock_timestamp() - %(patience)s * interval '1 second', false) AS is_young
     ) age
@@ -290,12 +291,13 @@ WITH ours AS MATERIALIZED (
     SET status = 'pending', attempts = 0, reusable = false, source = '', finished_at = NULL, started_at = NULL,
         refused_at = NULL, error_code = '', error_detail = '', source_message = '', pack = NULL, pack_offset = NULL,
         charged = c.charged AND was.source <> 'reused',
-        path = CASE WHEN starts_with(c.path, d.base_path || '/') AND EXISTS (
+        path = CASE WHEN EXISTS (
                    SELECT 1 FROM exports_file f WHERE f.path = c.path
                    AND (f.dataset_id, f.schema_version) <> (ours.dataset_id, ours.schema_version)
-               ) THEN d.base_path || '/schema-' || ours.schema_version || substr(c.path, length(d.base_path) + 1)
-               ELSE c.path END
-    FROM exports_chunk was, ours JOIN exports_dataset d ON d.id = ours.dataset_id
+               ) THEN replace(c.path, name.last_part, ours.folder || name.last_part) ELSE c.path END
+    FROM ours, exports_chunk was CROSS JOIN LATERAL (
+        SELECT to_char(was.effective_date, '/YYYY/MM/DD/') || was.key || '_' AS last_part
+    ) name
     WHERE c.id = ANY(%(chunks)s) AND was.id = c.id AND c.job_id = ours.job_id AND c.status = 'done'
     RETURNING c.id, c.job_id, c.status, c.seq, c.rows, c.bytes, was.source
 ), numbered AS (

@@ -282,11 +282,13 @@ def export(
 
 def commit_upload(claim: Claim, upload: storage.Upload, content: encoding.Content) -> ChunkResult:
     """Commit the upload, or adopt the file that another job has stored at the same path."""
-    stored = commit_or_adopt(claim, upload)
-    if isinstance(stored, KnownFile):
-        return ChunkResult(source=Source.REUSED, **asdict(stored))
+    committed = commit_or_adopt(claim, upload)
+    if isinstance(committed, KnownFile):
+        return ChunkResult(source=Source.REUSED, **asdict(committed))
+    stored = committed.stored
     return ChunkResult(
         source=Source.LIVE,
+        upload_number=committed.number,
         etag=stored.etag,
         sha256=stored.sha256,
         rows=content.rows,

@@ -30,6 +30,7 @@ class ChunkResult(KnownFile):
     source_message: str = ""
     pack: int | None = None
     pack_offset: int | None = None
+    upload_number: int = 0  # of a new file: see `adoption.Committed`
     content: bytes | None = None  # the bytes of a small file, for the pack of its batch
 
 
@@ -121,7 +122,7 @@ WITH ended AS (
         header_bytes = %(header_bytes)s, data_as_of = %(data_as_of)s, error_code = %(error_code)s,
         error_detail = %(error_detail)s, source_message = %(source_message)s, pack = NULL
     WHERE id = %(chunk)s::bigint AND token = %(token)s::bigint AND status = 'running'
-    RETURNING *
+    RETURNING *, %(upload_number)s::bigint AS upload_number
 )
 """
 FINISH_MANY = """
@@ -137,28 +138,30 @@ WITH locked AS MATERIALIZED (
     FROM unnest(%(chunk)s::bigint[], %(token)s::bigint[], %(source)s::text[], %(etag)s::text[],
                 %(sha256)s::text[], %(rows)s::bigint[], %(bytes)s::bigint[], %(header_bytes)s::int[],
                 %(data_as_of)s::timestamptz[], %(error_code)s::text[], %(error_detail)s::text[],
-                %(source_message)s::text[], %(pack)s::bigint[], %(pack_offset)s::int[])
+                %(source_message)s::text[], %(pack)s::bigint[], %(pack_offset)s::int[], %(upload_number)s::bigint[])
          AS r(id, token, source, etag, sha256, rows, bytes, header_bytes, data_as_of, error_code, error_detail,
-              source_message, pack, pack_offset)
+              source_message, pack, pack_offset, upload_number)
     WHERE c.id = r.id AND c.token = r.token AND c.status = 'running' AND (SELECT count(*) FROM locked) >= 0
-    RETURNING c.*
+    RETURNING c.*, r.upload_number
 )
 """
 # Only paths of built-in datasets begin with an underscore. Later jobs do not reuse their files.
-# Batches of several jobs may have the same paths, so rows of files are locked in one order.
+# Batches of several jobs may have the same paths, so rows of files are locked in one order. A worker may record its
+# file after another worker has replaced the object and recorded the new one: the row keeps the larger number.
 RECORD_FILE = """
 , file AS (
     INSERT INTO exports_file (path, dataset_id, schema_version, key, effective_date, etag, sha256, rows, bytes,
-                              header_bytes, data_as_of)
+                              header_bytes, data_as_of, upload_number)
     SELECT e.path, e.dataset_id, j.schema_version, e.key, e.effective_date, e.etag, e.sha256, e.rows, e.bytes,
-           e.header_bytes, e.data_as_of
+           e.header_bytes, e.data_as_of, e.upload_number
     FROM ended e JOIN exports_jobs j USING (job_id)
     WHERE e.source = 'live' AND e.path !~ '^_'
     ORDER BY e.path
     ON CONFLICT (path) DO UPDATE
     SET dataset_id = EXCLUDED.dataset_id, schema_version = EXCLUDED.schema_version, etag = EXCLUDED.etag,
         sha256 = EXCLUDED.sha256, rows = EXCLUDED.rows, bytes = EXCLUDED.bytes,
-        header_bytes = EXCLUDED.header_bytes, data_as_of = EXCLUDED.data_as_of
+        header_bytes = EXCLUDED.header_bytes, data_as_of = EXCLUDED.data_as_of, upload_number = EXCLUDED.upload_number
+    WHERE exports_file.upload_number < EXCLUDED.upload_number
 )
 """
 PREPARED_FINISH = sql.PreparedStatement(FINISH_ONE + RECORD_FILE + SETTLE + PROGRESS)

@@ -51,6 +51,7 @@ def result_of(claim: Claim, **changes: Any) -> ChunkResult:
             "bytes": 60,
             "header_bytes": 6,
             "data_as_of": claim.claimed_at,
+            "upload_number": claim.token,
             **changes,
         }
     )

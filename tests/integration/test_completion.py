@@ -982,8 +982,9 @@ def test_concurrent_exports_of_the_same_files_do_not_make_jobs_fail(
         check_delivery(job.receipt, list(job.chunks.order_by("seq")))
 
 
+@pytest.mark.parametrize("base_path", ["things", "moved"])
 def test_jobs_of_two_schema_versions_do_not_replace_each_others_files_endlessly(
-    dataset: Dataset, alice: User, source_db: psycopg.Connection
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, base_path: str
 ) -> None:
     """A38: the dataset is registered again while a job waits. Both versions are exported before either completes."""
     source_db.execute("""
@@ -994,6 +995,7 @@ def test_jobs_of_two_schema_versions_do_not_replace_each_others_files_endlessly(
     dataset.function, dataset.schema_version = "data.next_rows", 2
     dataset.save()
     newer = make_job(dataset, alice, 3, delivery="manifest", reuse="never")
+    Dataset.objects.filter(pk=dataset.pk).update(base_path=base_path)
     for _ in range(3):
         execution.drain()
         completion.complete(older.pk)
@@ -1008,9 +1010,7 @@ def test_jobs_of_two_schema_versions_do_not_replace_each_others_files_endlessly(
         for chunk in chunks:
             url = chunk_files.presign(job, key=chunk.key, effective_date=chunk.effective_date)
             assert fetched(url).splitlines()[0] == header
-    versions = set(
-        Chunk.objects.filter(path__startswith="things/schema-").values_list("job__schema_version", flat=True)
-    )
+    versions = set(Chunk.objects.filter(path__contains="/dataset-").values_list("job__schema_version", flat=True))
     assert len(versions) == 1  # only one of the two jobs uses other paths
 
 
@@ -1125,7 +1125,9 @@ def test_a_fresh_export_does_not_adopt_data_from_before_its_start(
         monkeypatch.undo()
         older = storage.put(PATH, b"k,v\nJFK,1\n", content_type="text/csv", if_match=results[0][1].etag)
         progress = finish_chunk(results, **options)
-        finish_chunk([(slow, result_of(slow, etag=older.etag, bytes=older.size, sha256=older.sha256, rows=1))])
+        number = results[0][1].upload_number + 1
+        row = result_of(slow, etag=older.etag, bytes=older.size, sha256=older.sha256, rows=1, upload_number=number)
+        finish_chunk([(slow, row)])
         return progress
 
     monkeypatch.setattr(transitions, "finish", replaced_before)
@@ -1136,6 +1138,99 @@ def test_a_fresh_export_does_not_adopt_data_from_before_its_start(
     assert delivered(finish(fresh)) == b"k,v\nJFK,2\n"
     fresh.refresh_from_db()
     assert fresh.completion_attempts == 1
+
+
+def test_files_recorded_in_another_order_than_stored(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A16: the worker with the older claim replaces the other worker's object, and records its own first."""
+    increment = versioned_data(source_db, dataset)
+    make_job(dataset, alice, 1, reuse="never")
+    older = claim_one(backend="older")
+    assert older
+    make_job(dataset, alice, 1, reuse="never")
+    finish_chunk = transitions.finish
+    stored = []
+
+    def finish_after_older(results: list[tuple[Claim, ChunkResult]]) -> Any:
+        monkeypatch.undo()
+        increment()
+        with SourceSession() as session:
+            execution.run_batch([older], WorkerSlot(session, token=older.token), time.monotonic())
+        stored.append(storage.etag_of(PATH))
+        return finish_chunk(results)
+
+    monkeypatch.setattr(transitions, "finish", finish_after_older)
+    execution.drain()
+
+    assert File.objects.get().etag == stored[0] == storage.etag_of(PATH)
+
+
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_worker_that_records_late_does_not_restore_a_replaced_file(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, *, existing: bool
+) -> None:
+    """A16: after its upload, a worker waits until another worker has replaced the object and recorded the new one."""
+    increment = versioned_data(source_db, dataset)
+    if existing:
+        finish(make_job(dataset, alice, 1))
+    late = make_job(dataset, alice, 1, reuse="never")
+    finish_chunk = transitions.finish
+
+    def finish_after_another(results: list[tuple[Claim, ChunkResult]]) -> Any:
+        monkeypatch.undo()
+        increment()
+        make_job(dataset, alice, 1, reuse="never")
+        faster = claim_one(backend="faster")
+        assert faster
+        with SourceSession() as session:
+            execution.run_batch([faster], WorkerSlot(session, token=faster.token), time.monotonic())
+        return finish_chunk(results)
+
+    increment()
+    monkeypatch.setattr(transitions, "finish", finish_after_another)
+    execution.drain()
+
+    assert File.objects.get().etag == storage.etag_of(PATH)
+    assert delivered(finish(late)) == b"k,v\nJFK,3\n"
+
+
+def test_an_upload_does_not_adopt_a_file_older_than_the_limit_of_its_dataset(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection
+) -> None:
+    """A16: while a chunk runs, another job stores rows that it read long ago."""
+    increment = versioned_data(source_db, dataset)
+    Dataset.objects.update(reuse_max_age=60)
+    job = make_job(dataset, alice, 1)
+    claim = claim_one(backend="first")
+    assert claim
+    make_job(dataset, alice, 1, reuse="never")
+    execution.drain()
+    File.objects.update(data_as_of=timezone.now() - timedelta(minutes=5))
+    increment()
+    with SourceSession() as session:
+        execution.run_batch([claim], WorkerSlot(session, token=claim.token), time.monotonic())
+
+    assert delivered(finish(job)) == b"k,v\nJFK,2\n"
+
+
+def test_a_completion_does_not_adopt_a_file_older_than_the_limit_of_its_dataset(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A16: after a chunk was done, another job replaces its file by rows that it read long ago."""
+    increment = versioned_data(source_db, dataset)
+    Dataset.objects.update(reuse_max_age=60)
+    job = make_job(dataset, alice, 1)
+    execution.drain()
+    make_job(dataset, alice, 1, reuse="never")
+    increment()
+    execution.drain()
+    File.objects.update(data_as_of=timezone.now() - timedelta(minutes=5))
+    increment()
+    monkeypatch.setattr(adoption, "ADOPT_TIMEOUT_SECONDS", 0.1)
+    completion.complete(job.pk)
+
+    assert delivered(finish(job)) == b"k,v\nJFK,3\n"
 
 
 def test_adopting_a_file_creates_events(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:

@@ -65,8 +65,8 @@ MUTANTS = [
     ),
     ADOPTION(
         name="let a stale completion change finished chunks",
-        old="WHERE job_id = %(job)s AND completion_token = %(token)s AND",
-        new="WHERE job_id = %(job)s AND",
+        old="WHERE j.job_id = %(job)s AND j.completion_token = %(token)s AND",
+        new="WHERE j.job_id = %(job)s AND",
         tests=completion("the_stale_completion_of_two_changes_nothing"),
     ),
     COMPLETION(
@@ -92,6 +92,12 @@ MUTANTS = [
         old=" AND f.data_as_of >= ours.not_before",
         new="",
         tests=completion("a_fresh_export_does_not_adopt_data_from_before_its_start"),
+    ),
+    ADOPTION(
+        name="number a file before the object that it replaced",
+        old="number = sql.scalar(\"SELECT nextval('exports_fence_seq')\")",
+        new="number = claim.token",
+        tests=completion("files_recorded_in_another_order_than_stored"),
     ),
     ADOPTION(
         name="adopt files of another dataset",

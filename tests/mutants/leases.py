@@ -208,6 +208,14 @@ MUTANTS = [
         tests=leases("a_batch_skips_lost_chunks"),
     ),
     OUTCOMES(
+        name="record a file that was replaced",
+        old="    WHERE exports_file.upload_number < EXCLUDED.upload_number\n",
+        new="",
+        tests=tests_of(
+            "tests/integration/test_completion.py", "a_worker_that_records_late_does_not_restore_a_replaced_file"
+        ),
+    ),
+    OUTCOMES(
         name="fail a chunk without a fencing check",
         old="WHERE id = %(chunk)s AND token = %(token)s AND status = 'running'\n    RETURNING *",
         new="WHERE id = %(chunk)s AND status = 'running'\n    RETURNING *",

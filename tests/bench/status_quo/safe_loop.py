@@ -58,6 +58,7 @@ def export(claim: "Claim", source: psycopg.Connection, storage: "S3Client") -> "
         bytes=len(content),
         header_bytes=content.index(b"\n") + 1,
         data_as_of=claim.claimed_at,
+        upload_number=claim.token,
     )
 
 
