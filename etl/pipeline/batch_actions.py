@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 from django.db import transaction
+from django.db.models.functions import Coalesce
 
 from config.platform.db import clock
 from config.platform.http import audit
@@ -42,23 +43,24 @@ def cancel(batch: DocumentBatch, *, is_forced: bool = False) -> int:
     """Cancel the documents that no worker has started, or that wait for post-processing. Return their number.
 
     `is_forced`: also cancel running documents. The batch ends with the last of its documents. If this process is killed
-    in between, recovery records the documents that are already cancelled in Redis, and the others continue. Raises
-    NothingToCancel and RunStateUnavailable.
+    in between, recovery records the documents that are already cancelled in Redis, and the others continue. Concurrent
+    calls that cancel nothing do not change `cancelled_at`. Raises NothingToCancel and RunStateUnavailable.
     """
     now, running = clock.now(), DocumentBatch.objects.running().filter(pk=batch.pk)
-    with transaction.atomic():
-        locked = running.select_for_update(no_key=True).first()
-        if locked is None:
-            raise NothingToCancel(f"The batch has ended: {batch.status}.")
-        running.update(cancelled_at=now)
+    if not running.update(cancelled_at=Coalesce("cancelled_at", now)):
+        raise NothingToCancel(f"The batch has ended: {batch.status}.")
     waiting = list(Task.objects.open().filter(batch_id=batch.pk).without_results().order_by("-rank", "-pk"))
     cancelled: list[RunState] = []
     try:
         for start in range(0, len(waiting), CANCELLED_AT_ONCE):
-            cancelled += cancel_some(waiting[start : start + CANCELLED_AT_ONCE], is_forced=is_forced)
+            ended = cancel_some(waiting[start : start + CANCELLED_AT_ONCE], is_forced=is_forced)
+            cancelled += ended
+            if ended:
+                running.update(cancelled_at=now)  # a concurrent call that cancels nothing may have reset it
+                completion.record_many(ended)
     finally:
         if not cancelled:
-            running.filter(cancelled_at=now).update(cancelled_at=locked.cancelled_at)
+            running.filter(cancelled_at=now).update(cancelled_at=None)
     if not cancelled:
         raise NothingToCancel(f"Being processed: {len(waiting):,} documents. With `force`, they are cancelled too.")
     log.info("batch_cancelled", batch_id=batch.pk, documents=len(cancelled), forced=is_forced)
@@ -66,13 +68,12 @@ def cancel(batch: DocumentBatch, *, is_forced: bool = False) -> int:
 
 
 def cancel_some(tasks: Sequence[Task], *, is_forced: bool) -> list[RunState]:
-    """Cancel tasks in Redis, and then record the ends in their rows. Return the tasks that Redis has cancelled."""
+    """Cancel tasks in Redis. Return those that it has cancelled. Their ends are not recorded yet."""
     with translate_state_errors():
         outcomes = runstate.cancel_many(tasks, is_forced=is_forced)
     ended = [outcome.state for outcome in outcomes.values() if outcome.moved and outcome.state]
     for _ in ended:
         metrics.count_task_status(Status.CANCELLED)
-    completion.record_many(ended)
     return ended
 
 

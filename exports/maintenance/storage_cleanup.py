@@ -212,13 +212,16 @@ def abort_abandoned_uploads() -> int:
 def abort_lost_uploads() -> int:
     """Abort the uploads of lost workers: those that are older than a lease, at a path that no running chunk writes.
 
-    By then, the lease of a lost worker has expired. A live worker's chunk has the status `running` before its upload
-    starts. The reaper runs this step after those that need only the database, because it waits for the object storage.
+    By then, the lease of a lost worker has expired. A live worker's chunk has the status `running` before its
+    upload starts. Web processes have no lease: they copy large files of a delivery when these are requested. The
+    reaper runs this step after those that need only the database, because it waits for the object storage.
     """
-    return abort_uploads(before=storage.now() - timedelta(seconds=settings.SLUICE.export_lease_seconds))
+    lease = timedelta(seconds=settings.SLUICE.export_lease_seconds)
+    return abort_uploads(before=storage.now() - lease, keep=Receipt.objects.filter(expires_at__gt=Now()))
 
 
-def abort_uploads(*, before: datetime) -> int:
+def abort_uploads(*, before: datetime, keep: QuerySet[Receipt] | None = None) -> int:
+    """Abort uploads that began before this time, except those of live workers and of the deliveries `keep`."""
     # A reserved path may contain uploads of documents, so it is skipped. The bucket's lifecycle rule aborts the uploads
     # of exports there.
     paths = Dataset.objects.with_own_path().values_list("base_path", flat=True)
@@ -231,6 +234,10 @@ def abort_uploads(*, before: datetime) -> int:
     live = {str(job_id) for job_id in completing}
     lost = [upload for upload in old if upload.key not in busy and upload.key.split("/")[1] not in live]
     lost = without_unknown_jobs(lost)
+    if lost and keep is not None:
+        jobs = {job_of(upload.key) for upload in lost} - {None}
+        kept = set(keep.filter(pk__in=jobs).values_list("pk", flat=True))
+        lost = [upload for upload in lost if job_of(upload.key) not in kept]
     for upload in lost:
         storage.abort_upload(upload.key, upload.upload_id)
     if lost:

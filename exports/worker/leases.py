@@ -68,11 +68,13 @@ class Claim:
     may_degrade: bool  # the job accepts the known file, which has the right dataset and version, if the source fails
     refused_for: float  # seconds since the storage first refused the chunk's file, or 0 if it has not refused it
     started_job: bool  # this claim changed the job's status to running
+    has_new_slot: bool  # the claim took a slot that the worker did not hold
 
 
 # One statement claims a slot and a chunk, or neither.
 # - A worker that holds a slot keeps it, under the new token. If the worker also holds a slot of another dataset, that
-#   slot keeps the old token.
+#   slot keeps the old token. So does the worker's slot if the claim skipped it: another claim whose snapshot shows it
+#   as free may have just locked it.
 # - All CTEs are MATERIALIZED. If one were inlined, the planner could run a SKIP LOCKED subquery more than once, and
 #   lock or update more rows than its LIMIT allows.
 # - The next chunk of each dataset is found separately, by an index. So chunks of a dataset without free slots are not
@@ -85,16 +87,17 @@ PICK = """
 WITH alternation AS MATERIALIZED (
     SELECT nextval('exports_turn_seq') %% 2 = 0 AS retries_first
 ), slot AS MATERIALIZED (
-    SELECT id FROM exports_slot
+    SELECT id, token FROM exports_slot
     WHERE dataset_id IS NULL AND number <= %(slots)s AND (token IS NULL OR token = %(held)s::bigint)
     ORDER BY token, number LIMIT 1 FOR UPDATE SKIP LOCKED
 ), pick AS MATERIALIZED (
     SELECT slot.id AS slot_id, own.id AS own_slot_id, next.id AS chunk_id, next.job_id, next.attempts,
-           next.was_retrying, d.name AS dataset, d.max_concurrency
+           next.was_retrying, d.name AS dataset, d.max_concurrency,
+           slot.token IS NULL OR own.id IS NOT NULL AND own.token IS NULL AS has_new_slot
     FROM slot
     CROSS JOIN exports_dataset d
     LEFT JOIN LATERAL (
-        SELECT s.id FROM exports_slot s
+        SELECT s.id, s.token FROM exports_slot s
         WHERE s.dataset_id = d.id AND s.number <= d.max_concurrency
           AND (s.token IS NULL OR s.token = %(held)s::bigint)
         ORDER BY s.token, s.number LIMIT 1 FOR UPDATE SKIP LOCKED
@@ -165,13 +168,12 @@ def take(chunks: str) -> str:
         lease_until = clock_timestamp() + %(lease)s * interval '1 second', started_at = clock_timestamp()
     FROM fence WHERE {chunks}
     RETURNING c.id, c.token, c.attempts, c.job_id, c.dataset_id, c.key, c.effective_date, c.path, c.started_at,
-              c.refused_at, fence.was_retrying
+              c.refused_at, fence.was_retrying, fence.has_new_slot
 ), start_job AS (
     UPDATE exports_jobs j
     SET started_at = coalesce(j.started_at, clock_timestamp()), event_seq = j.event_seq + 1,
-        retrying = j.retrying - CASE WHEN t.was_retrying THEN 1 ELSE 0 END,
-        status = CASE WHEN j.retrying - CASE WHEN t.was_retrying THEN 1 ELSE 0 END > 0
-                      THEN 'retrying' ELSE 'running' END
+        retrying = j.retrying - t.was_retrying::int,
+        status = CASE WHEN j.retrying > t.was_retrying::int THEN 'retrying' ELSE 'running' END
     FROM take_chunk t
     WHERE j.job_id = t.job_id AND (j.status = 'pending' OR t.was_retrying)
     RETURNING j.job_id, j.event_seq, j.status
@@ -200,7 +202,7 @@ SELECT t.id, t.token, t.attempts, t.job_id, t.key, t.effective_date, t.path, t.s
            AND (d.reuse_max_age IS NULL OR f.data_as_of > clock_timestamp() - d.reuse_max_age * interval '1 second')
            AS may_reuse,
        j.allow_degraded AND f.dataset_id = t.dataset_id AND f.schema_version = j.schema_version AS may_degrade,
-       EXISTS (SELECT 1 FROM moved) AS started_job,
+       EXISTS (SELECT 1 FROM moved) AS started_job, t.has_new_slot,
        coalesce(extract(epoch FROM t.started_at - t.refused_at)::float, 0) AS refused_for,
        f.etag, f.sha256, f.rows, f.bytes, f.header_bytes, f.data_as_of
 FROM take_chunk t
@@ -266,7 +268,7 @@ WITH head AS MATERIALIZED (
         lease_until = clock_timestamp() + %(lease)s * interval '1 second'
     FROM pick WHERE c.id = pick.id
     RETURNING c.id, c.token, c.attempts, c.job_id, c.dataset_id, c.key, c.effective_date, c.path, c.started_at,
-              c.refused_at
+              c.refused_at, false AS has_new_slot
 ), start_job AS (
     UPDATE exports_jobs j SET started_at = clock_timestamp(), status = 'running', event_seq = j.event_seq + 1
     WHERE j.job_id = (SELECT job_id FROM head) AND j.status = 'pending'
@@ -285,7 +287,7 @@ def claim_reusable(*, batch: int) -> list[Claim]:
 CLAIM_COLUMNS = (
     *("token", "attempts", "job_id", "request_id", "traceparent", "dataset", "schema_version", "statement_timeout"),
     *("kind", "max_concurrency", "allow_writes", "delivery"),
-    *("path", "may_adopt", "refused_for", "started_job"),
+    *("path", "may_adopt", "refused_for", "started_job", "has_new_slot"),
 )
 
 

@@ -21,7 +21,7 @@ class WorkerSlot:
         self.session = session
         self._token = token
         self._limited: tuple[str, int | None] = ("", None)  # the dataset of the last claims, and its concurrency limit
-        self._previous: int | None = None  # the token of a slot of the previous dataset
+        self._previous: int | None = None  # the token of a slot that the last claims do not need
 
     def __enter__(self) -> Self:
         return self
@@ -44,13 +44,13 @@ class WorkerSlot:
         if claims:
             last, self._token = self._token, claims[0].token
             limited = (claims[0].dataset, claims[0].max_concurrency)
-            if limited != self._limited:
+            if limited != self._limited or claims[0].has_new_slot:
                 self._previous = last
             self._limited = limited
         return claims
 
     def free_previous(self) -> None:
-        """Free the slot of the previous dataset, if the worker still holds one."""
+        """Free the slot that the worker held before the last claims, if they do not need it."""
         if self._previous is not None:
             transitions.free_slots([self._previous])
             self._previous = None

@@ -4,13 +4,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import psycopg
 import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, transaction
 from django.db.backends.utils import CursorWrapper
 
 from exports.core import wakeups
@@ -537,6 +538,35 @@ def test_a_worker_frees_a_slot_above_a_lowered_limit(dataset: Dataset, alice: Us
         assert Slot.objects.get(dataset=dataset, token=first.token).number == 2
         Dataset.objects.update(max_concurrency=1)
         (second,) = slot.claim(sizes={}, paused=())
+        slot.free_previous()
+        assert set(Slot.objects.held().values_list("token", flat=True)) == {second.token}
+    assert not Slot.objects.held().exists()
+
+
+@pytest.mark.parametrize("limit", [None, 2])
+def test_a_worker_frees_its_slot_if_another_claim_has_locked_it(
+    dataset: Dataset, alice: User, limit: int | None
+) -> None:
+    """A13: a claim whose snapshot shows a slot as free locks it, even if a worker has taken it in the meantime."""
+    dataset.max_concurrency = limit
+    dataset.save()
+    make_job(dataset, alice, 2)
+    locked, is_claimed = threading.Event(), threading.Event()
+
+    def lock() -> None:
+        with closing(connection), transaction.atomic():
+            Slot.objects.select_for_update().get(dataset=dataset if limit else None, number=1)
+            locked.set()
+            is_claimed.wait()
+
+    with database.SourceSession() as session, WorkerSlot(session) as slot, ThreadPoolExecutor(1) as pool:
+        (first,) = slot.claim(sizes={}, paused=())
+        transitions.finish([(first, result_of(first))])
+        other = pool.submit(lock)
+        assert locked.wait(10)
+        (second,) = slot.claim(sizes={}, paused=())
+        is_claimed.set()
+        other.result()
         slot.free_previous()
         assert set(Slot.objects.held().values_list("token", flat=True)) == {second.token}
     assert not Slot.objects.held().exists()

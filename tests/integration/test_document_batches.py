@@ -707,6 +707,39 @@ def test_a_cancellation_without_effect_is_not_recorded(api: APIClient) -> None:
     assert counts(api, batch) == ("completed_with_errors", 0, 0, 1, 0)
 
 
+def test_concurrent_cancellations_without_effect_are_not_recorded(api: APIClient) -> None:
+    """B36: a double click, while all documents are being processed."""
+    for _ in range(10):
+        batch, tasks = make_batch(api, 1)
+        begin(tasks[0])
+
+        def cancel(_number: int, batch: DocumentBatch = batch) -> None:
+            with pytest.raises(batch_actions.NothingToCancel):
+                batch_actions.cancel(batch)
+
+        in_threads(2, cancel)
+        batch.refresh_from_db()
+        assert batch.cancelled_at is None
+
+
+def test_a_cancellation_is_recorded_beside_one_without_effect(api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B36: the second call begins before the first, and resets the time after documents were cancelled in Redis."""
+    batch, tasks = make_batch(api, 2)
+    begin(tasks[0])
+    cancel_some = batch_actions.cancel_some
+
+    def after_an_effective_one(*args: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        assert batch_actions.cancel(batch) == 1
+        return cancel_some(*args, **options)
+
+    monkeypatch.setattr(batch_actions, "cancel_some", after_an_effective_one)
+    with pytest.raises(batch_actions.NothingToCancel):
+        batch_actions.cancel(batch)
+    actions.cancel(task=row_of(tasks[0]), is_forced=True)
+    assert counts(api, batch) == ("cancelled", 0, 0, 2, 0)
+
+
 def test_duplicates_in_a_batch_refer_to_the_earlier_document(api: APIClient) -> None:
     """B39: the earlier document can be in an earlier batch."""
     files = [SimpleUploadedFile(f"{number}.txt", b"The same.") for number in range(3)]

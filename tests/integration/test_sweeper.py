@@ -24,6 +24,7 @@ from config.platform import storage
 from config.platform.db import identity
 from config.platform.storage import probe, writability
 from exports.core.errors import PermanentSourceError
+from exports.delivery import bundles
 from exports.jobs import actions, webhook_events
 from exports.maintenance import lost_leases, lost_wakeups, manual_actions, periodic, retention, storage_cleanup
 from exports.models import Chunk, Dataset, File, Job, Receipt, Slot, Tick
@@ -133,6 +134,20 @@ def test_uploads_of_lost_workers_are_aborted_and_those_of_live_ones_are_not(
     change_settings(settings, export_lease_seconds=-5)
     assert storage_cleanup.abort_lost_uploads() == 1
     assert [upload.key for upload in storage.list_uploads("things/")] == [alive.path]
+
+
+def test_copies_for_downloads_are_not_aborted_until_they_are_abandoned(
+    dataset: Dataset, alice: User, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A38: a web process copies a large file of a delivery when it is requested for the first time."""
+    receipt = finish(make_job(dataset, alice, 2))
+    key = f"{bundles.folder_of(receipt.object_key)}/files/large.csv"
+    storage.client().create_multipart_upload(Bucket=settings.SLUICE.s3_bucket, Key=key)
+    change_settings(settings, export_lease_seconds=-5)
+    assert storage_cleanup.abort_lost_uploads() == 0
+
+    monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-60))
+    assert storage_cleanup.abort_abandoned_uploads() == 1
 
 
 def test_a_cleanup_step_that_fails_does_not_stop_the_others(dataset: Dataset, alice: User, settings: Any) -> None:

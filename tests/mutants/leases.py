@@ -147,9 +147,15 @@ MUTANTS = [
     ),
     SLOT(
         name="keep the slot of another dataset",
-        old="if limited != self._limited:",
+        old="if limited != self._limited or claims[0].has_new_slot:",
         new="if False:",
         tests=batches("a_worker_frees_the_slot_of_another_dataset"),
+    ),
+    SLOT(
+        name="forget a slot that another claim has locked",
+        old=" or claims[0].has_new_slot",
+        new="",
+        tests=batches("a_worker_frees_its_slot_if_another_claim_has_locked_it"),
     ),
     SLOT(
         name="keep a slot above a limit that was lowered",
