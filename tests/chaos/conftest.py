@@ -14,7 +14,7 @@ from exports.models import Slot
 from rules.models import Rule
 from tests import servers
 from tests.broker import lose_messages
-from tests.chaos import invariants
+from tests.chaos import changes, invariants
 from tests.chaos.documents import scripted_rule
 from tests.chaos.site import SLOTS, Site
 from tests.chaos.source import FUNCTION
@@ -38,7 +38,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 @pytest.fixture(scope="session")
 def _change_log(django_db_setup: None, django_db_blocker: Any) -> None:
     with django_db_blocker.unblock():
-        invariants.record_changes()
+        changes.record_changes()
 
 
 @pytest.fixture

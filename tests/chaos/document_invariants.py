@@ -29,17 +29,15 @@ from etl.providers.local import LocalProvider
 from etl.runstate import key_of
 from tests import samples, scripted_stages
 from tests.broker import queued, valkey
+from tests.chaos.changes import moves
 from tests.chaos.documents import BOTH_QUEUES, consumes
 from tests.chaos.site import Site
 from tests.waiting import wait_until
 
 
-def check(site: Site, moves: Callable[[str], dict[str, list[Any]]]) -> None:
-    """Check all invariants. `moves` returns the status changes that the trigger recorded."""
-    if not Task.objects.exists():
-        return
+def check(site: Site) -> None:
     settle_all(site)
-    check_ends(moves("task"), site.allowed.retried_tasks)
+    check_ends(site.allowed.retried_tasks)
     check_rows(site.allowed.retried_tasks)
     check_results()
     check_ocr_calls(site)
@@ -58,10 +56,11 @@ def settle_all(site: Site) -> None:
             wait_until(lambda queue=queue: not queued(queue), limit=60, every=0.1)  # type: ignore[misc]
 
 
-def check_ends(moves: dict[str, list[Any]], retried: Iterable[str]) -> None:
+def check_ends(retried: Iterable[str]) -> None:
     """I1, I7: each end was written once, with the row's generation, and never changed."""
+    changes = moves("task")
     for task in Task.objects.exclude(pk__in=retried):
-        its = moves[str(task.pk)]
+        its = changes[str(task.pk)]
         assert [(move.was, move.became) for move in its] == [(Status.PENDING, task.status)], f"task {task.pk}: {its}"
         assert its[0].token == its[0].old_token, f"task {task.pk} ended under another generation"
 
@@ -96,11 +95,10 @@ def check_results() -> None:
             output = artifacts.find(artifacts.output_key(task))
             assert output, f"task {task.pk} has no output"
             assert {name: result[name] for name in output} == output, f"task {task.pk}: row and output differ"
-            truth = TRUTHS.get(task.metadata["provider"])
-            expected = artifacts.clean(truth(task, provider)) if truth else content.decode()
-            assert content.decode() == expected, (
-                f"task {task.pk} ({task.filename}): its Markdown differs from its document"
-            )
+            if truth := TRUTHS[task.metadata["provider"]]:
+                assert content.decode() == artifacts.clean(truth(task, provider)), (
+                    f"task {task.pk} ({task.filename}): its Markdown differs from its document"
+                )
             if result["metadata"]["provenance"]["strategy"] == "scripted":
                 assert result["data"] == {"characters": len(content.decode())}
 
@@ -118,7 +116,8 @@ def local(task: Task, provider: LocalProvider) -> str:
         return provider.convert(samples.document(path), context=StageContext(seconds=120)).markdown
 
 
-TRUTHS: dict[str, Callable[[Task, LocalProvider], str]] = {"scripted": scripted, "local": local}
+# The results of a MinerU server, which tests script, are known only to the tests.
+TRUTHS: dict[str, Callable[[Task, LocalProvider], str] | None] = {"scripted": scripted, "local": local, "mineru": None}
 
 
 def check_ocr_calls(site: Site) -> None:

@@ -4,95 +4,29 @@ source, never with Sluice's metrics.
 Every test in this folder ends with `check(site)`, which the fixture `site` calls.
 """
 
-import gzip
-import hashlib
-import io
-import json
 import time
-import zipfile
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from uuid import UUID
+from collections import Counter
+from collections.abc import Callable
 
 from django.db import connection
 
 from config.platform import storage
 from config.platform.db import sql
 from exports import tasks
-from exports.core.planning import Pair, Shape, file_name, object_key
 from exports.core.states import JOB_ENDED, ChunkStatus, JobStatus, Source
 from exports.delivery import bundles, packs
-from exports.jobs.webhook_events import EVENT_TYPES
 from exports.maintenance import storage_cleanup
-from exports.models import Chunk, Dataset, Delivery, Event, File, Job, Receipt, Slot, Tick, Webhook
-from exports.models.job import Compression, DeliveryKind
-from tests.chaos import document_invariants
+from exports.models import Chunk, Dataset, Delivery, Event, File, Job, Receipt, Slot, Tick
+from tests.chaos import document_invariants, file_invariants, webhook_invariants
+from tests.chaos.changes import check_recorded, moves
 from tests.chaos.site import DeliberateChanges, Site
-from tests.chaos.source import Slice, oracle
 from tests.chaos.watch import Monitor
-from tests.integration.receiver import Receiver
 from tests.waiting import wait_until
 
 USED = "SELECT user_id, sum(chunks)::int AS chunks FROM exports_usage GROUP BY user_id"
 CHUNK_ENDED = {ChunkStatus.DONE, ChunkStatus.FAILED, ChunkStatus.CANCELLED}
-ORACLE = "data.rows_for"
 # Limit of a worker's memory in MB for any number of rows: after it has written a Parquet file (P13), and before (P3).
 MAX_MEMORY = {True: 300, False: 200}
-
-# A trigger records every status change with its token, independent of the product's code.
-CHANGE_TRIGGERS = """
-CREATE SCHEMA chaos;
-CREATE TABLE chaos.move (
-    nr bigserial PRIMARY KEY, what text NOT NULL, id text NOT NULL, was text NOT NULL, became text NOT NULL,
-    token bigint, old_token bigint, at timestamptz NOT NULL DEFAULT clock_timestamp()
-);
-CREATE FUNCTION chaos.note() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
-DECLARE
-    new_row jsonb := to_jsonb(NEW);
-    old_row jsonb := to_jsonb(OLD);
-BEGIN
-    INSERT INTO chaos.move (what, id, was, became, token, old_token) VALUES (
-        TG_ARGV[0], new_row ->> TG_ARGV[1], OLD.status, NEW.status,
-        (new_row ->> TG_ARGV[2])::bigint, (old_row ->> TG_ARGV[2])::bigint);
-    RETURN NULL;
-END $$;
-"""
-WATCHED = {
-    "job": ("exports_jobs", "job_id", "completion_token"),
-    "chunk": ("exports_chunk", "id", "token"),
-    "task": ("etl_task", "task_id", "fence"),
-}
-
-
-def record_changes() -> None:
-    """Record every status change in the test database."""
-    with connection.cursor() as cursor:
-        cursor.execute(CHANGE_TRIGGERS)
-        for what, (table, key, token) in WATCHED.items():
-            cursor.execute(
-                f"CREATE TRIGGER chaos_note AFTER UPDATE ON {table} FOR EACH ROW"
-                f" WHEN (OLD.status IS DISTINCT FROM NEW.status)"
-                f" EXECUTE FUNCTION chaos.note('{what}', '{key}', '{token}')"
-            )
-
-
-@dataclass(frozen=True)
-class Move:
-    nr: int
-    id: str
-    was: str
-    became: str
-    token: int | None
-    old_token: int | None
-
-
-def moves(what: str) -> dict[str, list[Move]]:
-    """Return the changes of each job, chunk, or task, in order."""
-    found: dict[str, list[Move]] = defaultdict(list)
-    for row in sql.rows("SELECT * FROM chaos.move WHERE what = %(what)s ORDER BY nr", what=what):
-        found[row["id"]].append(Move(row["nr"], row["id"], row["was"], row["became"], row["token"], row["old_token"]))
-    return found
 
 
 def check(site: Site, watch: Monitor) -> None:
@@ -102,12 +36,13 @@ def check(site: Site, watch: Monitor) -> None:
     check_ends_of_chunks(allowed)
     check_ends_of_jobs(allowed)
     check_sums()
-    check_files(site)
+    file_invariants.check(site)
     check_receipts()
-    check_events_and_deliveries(site.receivers, allowed)
+    webhook_invariants.check(site.receivers, allowed)
     check_unreferenced_objects()
-    document_invariants.check(site, moves)
+    document_invariants.check(site)
     assert watch.samples > 0, "the monitor took no samples"
+    assert watch.thread.is_alive(), "the monitor failed"
     assert watch.most_calls <= site.slots, f"I3: {watch.most_calls} concurrent calls, {site.slots} slots"
     for has_pyarrow, most in MAX_MEMORY.items():
         assert watch.most_memory[has_pyarrow] < most, f"I8: {watch.most_memory} MB: {watch.whose[has_pyarrow]}"
@@ -166,6 +101,7 @@ def check_ends_of_chunks(allowed: DeliberateChanges) -> None:
     before its job ended.
     """
     jobs = {str(pk): str(job) for pk, job in Chunk.objects.values_list("pk", "job_id")}
+    check_recorded("chunk", jobs)
     moves_of_jobs = moves("job")
     for pk, its in moves("chunk").items():
         job, held, again = jobs.get(pk, ""), None, 0
@@ -187,6 +123,7 @@ def check_ends_of_chunks(allowed: DeliberateChanges) -> None:
 
 def check_ends_of_jobs(allowed: DeliberateChanges) -> None:
     """I4, I7: each job ended once, unless a user retried it."""
+    check_recorded("job", Job.objects.values_list("pk", flat=True))
     for pk, its in moves("job").items():
         again = [move for move in its if move.was in JOB_ENDED]
         is_retried = pk in allowed.retried and all(move.was == JobStatus.FAILED for move in again)
@@ -215,149 +152,10 @@ def check_sums() -> None:
         assert costs == used, f"users were charged {used} chunks for {costs}"
 
 
-def check_files(site: Site) -> None:
-    """I2: the files of chunks, of the cache, and of deliveries equal the output of psql."""
-    done = Chunk.objects.filter(status=ChunkStatus.DONE).exclude(source=Source.SNAPSHOT).select_related("job")
-    slices = {(chunk.key, chunk.effective_date) for chunk in done if has_oracle(chunk.job)}
-    truth = oracle(site.source, sorted(slices), site.folder / "oracle")
-    for chunk in done:
-        if has_oracle(chunk.job) and is_default(chunk.job.shape) and chunk.job.compression == Compression.NONE:
-            assert chunk.sha256 == truth[slice_of(chunk)], f"I2: chunk {chunk.pk} differs from psql's output"
-    for file in File.objects.select_related("dataset"):
-        head = storage.head(file.path)
-        if head is None or head.etag != file.etag:
-            # Not reusable. Only the upload of a chunk that failed or was cancelled may have replaced the file.
-            ended = Chunk.objects.filter(path=file.path, status__in=(ChunkStatus.CANCELLED, ChunkStatus.FAILED))
-            assert ended.exists(), "I2: a file of the reuse cache was replaced by an unknown upload"
-            continue
-        assert digest(file.path) == file.sha256, "I2: a file of the reuse cache differs from its row"
-        pair = Pair(file.key, file.effective_date)
-        if file.dataset.function == ORACLE and file.path == object_key(
-            file.dataset.base_path, pair, Shape(compression=Compression.GZIP)
-        ):
-            plain = hashlib.sha256(gzip.decompress(b"".join(storage.read(file.path)))).hexdigest()
-            assert plain == truth.get((file.key, file.effective_date), plain), (
-                "I2: a packed file differs from psql's output"
-            )
-    for job in Job.objects.filter(status=JobStatus.SUCCESS, receipt__deleted_at=None):  # I5 covers the others
-        check_delivery(job, truth if has_oracle(job) else {})
-
-
-def has_oracle(job: Job) -> bool:
-    """Return whether the oracle knows the job's rows. The soak's checker checks the other datasets."""
-    return job.function == ORACLE
-
-
-def is_default(shape: Shape) -> bool:
-    """Return whether psql can write this format. Other files are compared with the checksums of chunks and cache."""
-    return shape.format == "csv" and shape.dialect.is_default
-
-
-def slice_of(chunk: Chunk) -> Slice:
-    return chunk.key, chunk.effective_date
-
-
-def digest(key: str) -> str:
-    found = hashlib.sha256()
-    for block in storage.read(key):
-        found.update(block)
-    return found.hexdigest()
-
-
-def check_delivery(job: Job, truth: dict[Slice, str]) -> None:
-    receipt = Receipt.objects.get(job=job)
-    content = b"".join(storage.read(receipt.object_key))
-    assert hashlib.sha256(content).hexdigest() == receipt.checksum
-    assert len(content) == receipt.size_bytes
-    if job.delivery == DeliveryKind.SINGLE and job.total > 1:
-        whole = gzip.decompress(content) if job.compression == Compression.GZIP else content
-        # Without an oracle, later jobs may have replaced the files with newer rows.
-        assert not has_oracle(job) or whole == joined(job), f"I2: job {job.pk} delivered other content"
-        return
-    # A manifest lists files with the checksums of the stored objects.
-    as_stored = job.delivery == DeliveryKind.MANIFEST or not is_default(job.shape) or not truth
-    expected = {
-        file_name(chunk.pair, job.shape): chunk.sha256 if as_stored else truth.get(slice_of(chunk), chunk.sha256)
-        for chunk in job.chunks.all()
-    }
-    assert files_in(job, content, unpack=not as_stored) == expected, f"I2: job {job.pk} delivered other content"
-
-
-def joined(job: Job) -> bytes:
-    """Return the content of a joined delivery, decompressed: with one header, or as one JSON array."""
-    is_json = job.shape.format == "json"
-    files = [
-        stored_rows(chunk, start=0 if is_json else chunk.header_bytes if chunk.seq else 0)
-        for chunk in job.chunks.in_request_order().select_related("job")
-    ]
-    return b"[\n" + b",\n".join(files) + b"]\n" if is_json else b"".join(files)
-
-
-def stored_rows(chunk: Chunk, *, start: int) -> bytes:
-    content = b"".join(storage.read(chunk.path))[start:]
-    return gzip.decompress(content) if chunk.job.compression == Compression.GZIP else content
-
-
-def files_in(job: Job, content: bytes, *, unpack: bool) -> dict[str, str]:
-    """Return the SHA-256 of each delivered file by its name in the bundle. `unpack` hashes decompressed contents."""
-    is_packed = unpack and job.compression == Compression.GZIP
-    if job.delivery == DeliveryKind.ZIP:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            names = [name for name in archive.namelist() if name != "manifest.json"]
-            assert len(names) == len(set(names))
-            return {name: sha256(archive.read(name), is_packed=is_packed) for name in names}
-    if job.delivery == DeliveryKind.MANIFEST:
-        return {entry["fileName"]: entry["sha256"] for entry in json.loads(content)["files"]}
-    chunk = job.chunks.get()
-    return {file_name(chunk.pair, job.shape): sha256(content, is_packed=is_packed)}
-
-
-def sha256(content: bytes, *, is_packed: bool) -> str:
-    return hashlib.sha256(gzip.decompress(content) if is_packed else content).hexdigest()
-
-
 def check_receipts() -> None:
     """I4: each successful job has one receipt, and other jobs have none."""
     succeeded = set(Job.objects.filter(status=JobStatus.SUCCESS).values_list("pk", flat=True))
     assert set(Receipt.objects.values_list("pk", flat=True)) == succeeded, "I4: receipts and successes differ"
-
-
-def check_events_and_deliveries(receivers: Iterable[Receiver], allowed: DeliberateChanges) -> None:
-    """I4: each end of a job has one event, and one delivery per webhook, with the same body at all attempts."""
-    ended = {pk: sum(move.became in JOB_ENDED for move in its) for pk, its in moves("job").items()}
-    for job in Job.objects.select_related("user"):
-        ends = list(Event.objects.filter(job=job, kind=Event.Kind.STATUS, status__in=JOB_ENDED).order_by("seq"))
-        assert len(ends) == ended.get(str(job.pk), 0), f"I4: job {job.pk} has {len(ends)} terminal events"
-        numbers = list(Event.objects.filter(job=job).values_list("seq", flat=True))
-        assert len(numbers) == len(set(numbers))
-        for webhook in Webhook.objects.filter(user=job.user):
-            its = list(Delivery.objects.filter(job=job, webhook=webhook).order_by("seq").values_list("seq", flat=True))
-            required = [event.seq for event in ends if must_be_delivered(event, webhook, allowed)]
-            assert len(its) == len(set(its)), f"I4: job {job.pk} was delivered more than once"
-            assert set(required) <= set(its) <= {event.seq for event in ends}, (
-                f"I4: the ends {required} of job {job.pk} have the deliveries {its}"
-            )
-    deliveries = Delivery.objects.in_bulk()
-    for receiver in receivers:
-        for received in receiver.received:
-            row = deliveries.get(UUID(received.id))
-            assert row, "I4: a receiver got a delivery without a row"
-            assert received.body.decode() == row.body, f"I4: delivery {row.pk} arrived with another body"
-            if row.job_id:
-                assert received.json["data"]["jobId"] == str(row.job_id)
-                status = Event.objects.get(job_id=row.job_id, seq=row.seq or 0).status
-                assert received.json["data"]["status"] == status, f"I4: delivery {row.pk} is not about its event"
-
-
-def must_be_delivered(event: Event, webhook: Webhook, allowed: DeliberateChanges) -> bool:
-    """Return whether a webhook must get an event. A user who was deactivated at that time may get none."""
-    assert event.told_at
-    announced = event.told_at.timestamp()
-    is_absent = any(
-        name == webhook.user.username and began - 1 < announced < ended + 1 for name, began, ended in allowed.absences
-    )
-    is_subscribed = webhook.enabled and EVENT_TYPES[JobStatus(event.status)] in webhook.events
-    return is_subscribed and webhook.created_at <= event.at and not is_absent
 
 
 def check_unreferenced_objects() -> None:

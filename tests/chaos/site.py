@@ -45,13 +45,15 @@ class DeliberateChanges:
 
     `retried` and `retried_tasks`: ids of jobs and document tasks that a user retried. `redone`: jobs export to the same
     paths, so that chunks whose files are missing return to the queue before their job ends. `absences`: usernames, each
-    with the times at which the user was deactivated and activated.
+    with the times at which the user was deactivated and activated. `undelivered`: ids of jobs whose events the test
+    marked as announced.
     """
 
     retried: set[str] = field(default_factory=set)
     retried_tasks: set[str] = field(default_factory=set)
     redone: bool = False
     absences: list[tuple[str, float, float]] = field(default_factory=list)
+    undelivered: set[str] = field(default_factory=set)
 
 
 class Site:

@@ -24,7 +24,7 @@ from config.platform.db import sql
 from etl.models import Task
 from exports.models import Chunk, File, Job
 from tests.chaos.faults import Fault, FaultInjector, schedule
-from tests.chaos.history.checker import check, count_by_kind
+from tests.chaos.history.checker import check, count_by_kind, unused
 from tests.chaos.history.crowd import Crowd
 from tests.chaos.history.history import Violation
 from tests.chaos.history.record import Line, Record, read
@@ -37,6 +37,7 @@ from tests.integration.etl_factories import make_rule
 from tests.waiting import wait_until
 
 MINUTES = float(os.environ.get("MINUTES", "10"))
+LONG_ENOUGH = 3  # minutes in which the clients use the whole API
 EVERY = 4.0  # seconds between two faults, on average
 RATE = "100000/min"
 RECORD = PROJECT / ".local" / "soak.jsonl"
@@ -94,6 +95,8 @@ def test_a_soak_violates_no_guarantee(site: Site, alice: User, bob: User) -> Non
     sys.stdout.write("".join(f"{each}\n{rows_about(each)}" for each in violations[:MAX_PRINTED]))
     assert not violations, f"{Counter(each.rule for each in violations)}; the record is {RECORD}"
     assert jobs_of_two_versions() == []
+    if MINUTES >= LONG_ENOUGH:
+        assert not unused(lines), "parts of the API were not used"
 
 
 def jobs_of_two_versions() -> list[str]:

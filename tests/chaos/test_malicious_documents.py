@@ -123,7 +123,7 @@ def test_every_malformed_document_gets_its_documented_error_and_the_next_is_read
     )
     assert sorted(site.children()) == pids, "the worker process crashed"
     assert max(map(memory, pids)) < MAX_MEMORY
-    assert max(map(memory, site.readers()), default=0) < MAX_READER_MEMORY
+    assert max(map(memory, site.readers())) < MAX_READER_MEMORY
 
 
 def shuffled(site: Site) -> list[tuple[str, BadDocument]]:

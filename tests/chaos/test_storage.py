@@ -46,7 +46,7 @@ def test_failed_storage_requests_cost_no_attempt(site: Site) -> None:
         site.start_web()
         job = site.submit(*troubles, delivery="manifest")
         site.settle(job)
-        assert [fault.text for fault in proxy.faults if fault.times > 1] == [], "a fault was not triggered"
+        assert [fault.text for fault in proxy.faults if fault.times > 0] == [], "a fault was not triggered"
 
         assert (job.status, outcomes(job)) == ("success", dict.fromkeys(troubles, DONE))
         assert paths(job, "done") == visible()

@@ -133,6 +133,7 @@ def record() -> list[Line]:
         answer("poll", 200, failed, job=FAILED, final=True),
         answer("chunks", 200, {"results": [{**chunk, "error": None}]}, job=JOB, final=True),
         answer("chunks", 200, {"results": [{**chunk, "status": "failed", "error": None}]}, job=FAILED, final=True),
+        {"kind": "object", "user": "alice", "job": JOB, "item": None, "status": 200, "final": True, **facts},
         answer("limits", 200, {"chunksPerDay": {"used": 1}, "jobsPerDay": {"used": 2}}, final=True),
     ]  # fmt: skip
     lines = [{"began": n, "ended": n + 0.5, **copy.deepcopy(line)} for n, line in enumerate(lines)]
@@ -202,6 +203,12 @@ def keep_events(lines: list[Line], *numbers: int, number: int = 0) -> None:
     line["events"] = [line["events"][each] for each in numbers]
 
 
+def supersede_file(lines: list[Line]) -> None:
+    """Refuse a file of a manifest's delivery."""
+    final_job(lines)["delivery"] = "manifest"
+    insert_after(lines, find_line(lines, "link"), answer("file", 410, {"code": "file_superseded"}, job=JOB))
+
+
 def sign_again(lines: list[Line], number: int, **facts: Any) -> None:
     """Change the body of a webhook delivery, and sign it again."""
     line = find_line(lines, "webhook", number)
@@ -214,6 +221,13 @@ TAMPERED: list[tuple[str, Callable[[list[Line]], Any]]] = [
     ("responses_are_documented", change_line("poll", status=500, problem=True)),
     ("responses_are_documented", change_line("download", 1, body={"code": "link_expired"})),
     ("responses_are_documented", change_line("object", status=404)),
+    ("responses_are_documented", change_line("stream", 1, status=500)),
+    ("responses_are_documented", change_line("stream", status=204, events=[])),
+    ("files_of_manifests_are_not_superseded", supersede_file),
+    ("the_audit_is_complete", change_line("limits", where={"final": True}, status=503, problem=True)),
+    ("the_audit_is_complete", change_line("object", 3, status=503)),
+    ("the_audit_is_complete", remove_line("object", 3)),
+    ("the_audit_is_complete", remove_line("limits", final=True)),
     ("counters_add_up", lambda lines: find_line(lines, "stream")["events"][0][3]["progress"].update(running=2)),
     ("counters_add_up", lambda lines: find_line(lines, "poll", job=JOB)["body"]["progress"].update(reused=2)),
     ("ends_are_final", insert_line("poll", answer("poll", 200, body_of(JOB, "running", progress(running=1))), job=JOB)),
@@ -251,6 +265,8 @@ TAMPERED: list[tuple[str, Callable[[list[Line]], Any]]] = [
         lambda lines: rename(lines, f",{DAY},", ",2024-02-29,")),
     ("a_job_has_the_schema_of_its_time", lambda lines: rename(lines, "schema_2", "schema_3")),
     ("a_job_has_the_schema_of_its_time", change_line("register", schema=3)),
+    ("a_job_has_the_schema_of_its_time",
+        lambda lines: find_line(lines, "object", 3)["manifest"].update(schemaVersion=SCHEMA - 1)),
     ("a_job_has_the_schema_of_its_time",
         lambda lines: rewrite(lines, b"".join(clean_file(SLICES, schema=schema, form="jsonl") for schema in (2, 3)))),
     ("fresh_files_are_fresh", change_line("tick", version=VERSION + 1)),
@@ -291,6 +307,7 @@ TAMPERED: list[tuple[str, Callable[[list[Line]], Any]]] = [
         find_line(lines, "activate").update(began=61, ended=62),
     )),
     ("access_lasts_until_it_ends", change_line("limits", token="alice", where={"token": "old"})),
+    ("access_lasts_until_it_ends", change_line("stream", status=401)),
     ("quotas_match_the_charges", change_line("limits", where={"final": True},
         body={"chunksPerDay": {"used": 2}, "jobsPerDay": {"used": 2}})),
     ("quotas_match_the_charges", change_line("limits", where={"final": True},
@@ -305,6 +322,15 @@ def test_each_rule_rejects_a_tampered_record(rule: str, tamper: Callable[[list[L
     lines = record()
     tamper(lines)
     assert rule in {each.rule for each in checker.check(lines)}
+
+
+def test_it_reports_unused_parts_of_the_api() -> None:
+    lines = record()
+    missing = checker.unused(lines)
+    assert "webhook 204" not in missing
+    for line in [line for line in lines if line["kind"] == "webhook"]:
+        lines.remove(line)
+    assert checker.unused(lines) == {*missing, "webhook 204"}
 
 
 def test_every_rule_has_a_tampered_record() -> None:

@@ -72,7 +72,7 @@ def access_ends(history: History) -> Found:
 
 @rule
 def access_lasts_until_it_ends(history: History) -> Found:
-    for line in history.responses:
+    for line in (*history.responses, *history.of("stream")):
         revoked = history.revoked.get(line.get("token", ""))
         is_revoked = revoked and revoked["began"] < line["ended"]
         may_be_absent = history.may_be_absent(line["user"], line["began"], line["ended"])

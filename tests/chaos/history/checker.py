@@ -19,6 +19,19 @@ def check(lines: list[Line]) -> list[Violation]:
     return [Violation(rule.__name__, text, evidence) for rule in RULES for text, evidence in rule(history)]
 
 
+# Responses, streams, files, webhooks, and actions without which a soak has not used the whole API.
+REQUIRED = {
+    "hook 201", "submit 202", "poll 200", "cancel 200", "retry 202", "replay 202", "link 200", "download 302",
+    "download 403", "file 302", "limits 200", "limits 401", "list 200", "chunks 200", "stream ended", "stream left",
+    "object 200", "webhook 204", "action register", "action revoke", "action activate",
+}  # fmt: skip
+
+
+def unused(lines: Collection[Line]) -> set[str]:
+    """Return what a soak did not use, because rules accept a record without any lines."""
+    return REQUIRED - count_by_kind(lines).keys()
+
+
 def count_by_kind(lines: Collection[Line]) -> Counter[str]:
     """Count responses by operation and status, and streams, objects, webhooks, and actions by kind and outcome."""
     responses = [f"{line['op']} {line['status'] or 'none'}" for line in lines if line["kind"] == "response"]

@@ -20,6 +20,7 @@ EXPECTED: dict[str, dict[int, set[str] | None]] = {
     "download": {302: None, 403: {"link_used", "link_revoked", "link_mismatch"}},
     "file": {302: None, 410: {"file_superseded"}},
 }
+STREAM_STATUSES = (0, 200, 204, 401, 429, 503)  # 204: the client has all events of an ended job
 COUNTED = ("pending", "running", "retrying", "done", "failed", "cancelled")
 
 
@@ -32,10 +33,30 @@ def responses_are_documented(history: History) -> Found:
             continue
         if status not in expected or (codes is not None and code_of(line) not in codes):
             yield f"{line['op']} returned {status} {code_of(line)}", [line]
+    for line in history.of("stream"):
+        if line["status"] not in STREAM_STATUSES or (line["status"] == 204 and line["after"] is None):
+            yield f"a stream returned {line['status']}", [line]
     for line in history.of("object"):
         late = line["ended"] - line["began"] > PRESIGN_SECONDS
         if line["status"] in (404, 416) or (line["status"] == 403 and not late):
             yield f"a request for a file of a valid receipt returned {line['status']}", [line]
+
+
+@rule
+def the_audit_is_complete(history: History) -> Found:
+    """Check that each request of the final audit succeeded: other rules compare nothing without its responses."""
+    final = [line for line in history.lines if line.get("final")]
+    for line in final:
+        is_superseded = line["kind"] == "response" and code_of(line) == "file_superseded"
+        if line["kind"] in ("response", "object") and line["status"] not in (200, 302) and not is_superseded:
+            yield f"a request of the final audit returned {line['status']}", [line]
+    downloaded = {line["job"] for line in final if line["kind"] == "object" and not line["item"]}
+    for job, body in history.jobs.items():
+        if body["status"] == "success" and job not in downloaded:
+            yield f"job {job} was not downloaded in the final audit", history.about(job)
+    audited = {line["user"] for line in history.op("limits", status=200) if line.get("final")}
+    for user in {line["user"] for line in history.op("hook")} - audited:
+        yield f"the final audit did not read the limits of {user}", []
 
 
 @rule
