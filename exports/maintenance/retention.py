@@ -6,14 +6,14 @@ from datetime import timedelta
 import structlog
 from django.conf import settings
 from django.db import OperationalError, transaction
-from django.db.models import Exists, OuterRef, Q
-from django.db.models.functions import Now
+from django.db.models import CharField, Exists, OuterRef, Q, Value
+from django.db.models.functions import Cast, Concat, Now
 from psycopg.errors import DeadlockDetected
 
 from config.platform.db import usage
 from config.platform.observability import logs
 from exports.core.states import JOB_ENDED, ChunkStatus, JobStatus
-from exports.models import Chunk, Event, Job, Schedule, ScheduleRun, Usage
+from exports.models import Chunk, Delivery, Event, Job, Schedule, ScheduleRun, Usage
 
 log = structlog.get_logger(__name__)
 
@@ -73,6 +73,9 @@ def purge_batch() -> int:
         list(failed.select_for_update().values_list("pk"))
         locked = old.filter(pk__in=found).order_by("pk").select_for_update(of=("self",), skip_locked=True)
         batch = list(locked.values_list("pk", flat=True))
+        # Deliveries outlive their job. With its ID in their subject, those that wait are still sent in order.
+        subject = Concat(Value("export:"), Cast("job_id", CharField()))
+        Delivery.objects.filter(job__in=batch).update(subject=subject, job=None)
         Job.objects.filter(pk__in=batch).delete()
     return len(batch)
 

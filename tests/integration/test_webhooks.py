@@ -243,6 +243,34 @@ def test_the_events_of_a_job_arrive_in_their_order(
     assert [got.json["type"] for got in endpoint.received][2:] == ["export.failed", "export.succeeded"]
 
 
+def test_the_events_of_a_purged_job_arrive_in_their_order(
+    dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
+) -> None:
+    """A25: the job is deleted while its first event is being sent. Events of another deleted job do not wait."""
+    hook = subscribe(api, endpoint.url)
+    job = make_job(dataset, alice, 1)
+    Job.objects.update(function="data.no_such")
+    execution.drain()
+    webhook_events.fan_out()
+    actions.retry(job)
+    actions.cancel(job)
+    actions.cancel(make_job(dataset, alice, 1, key="EWR"))
+    webhook_events.fan_out()
+    first = sender.claim()
+    assert first
+    Job.objects.update(finished_at=Now() - timedelta(days=8))
+    periodic.purge()
+    assert not Job.objects.exists()
+    assert sender.record_failure(first, WebhookResponse(status=500))
+    work()
+    assert [got.json["data"]["jobId"] == str(job.pk) for got in endpoint.received] == [False]
+
+    make_due()
+    work()
+    assert [got.json["type"] for got in endpoint.received][1:] == ["export.failed", "export.cancelled"]
+    assert [each["subject"] for each in sent_to(api, hook)].count(f"export:{job.pk}") == 2
+
+
 def test_a_deactivated_user_gets_no_events(dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver) -> None:
     subscribe(api, endpoint.url)
     first, second = make_job(dataset, alice, 1), make_job(dataset, alice, 1, key="EWR")
@@ -1328,8 +1356,9 @@ def test_deliveries_are_kept_for_30_days_even_without_their_job(
     dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver
 ) -> None:
     hook = subscribe(api, endpoint.url)
-    for _ in range(2):
-        actions.cancel(make_job(dataset, alice, 1))
+    _, young = jobs = [make_job(dataset, alice, 1) for _ in range(2)]
+    for job in jobs:
+        actions.cancel(job)
     work()
     old = Delivery.objects.earliest("created_at").pk
     Delivery.objects.filter(pk=old).update(created_at=Now() - timedelta(days=30, seconds=1))
@@ -1340,6 +1369,7 @@ def test_deliveries_are_kept_for_30_days_even_without_their_job(
     (kept,) = sent_to(api, hook)
     assert kept["id"] != str(old)
     assert (kept["jobId"], kept["status"], len(kept["log"])) == (None, "delivered", 1)
+    assert kept["subject"] == f"export:{young.pk}"
 
 
 @pytest.mark.usefixtures("_restore_logging")

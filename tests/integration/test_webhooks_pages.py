@@ -215,6 +215,14 @@ def test_a_row_shows_the_last_response_and_the_next_attempt(me: Client, hook: We
     assert (context["rows"][0].next_at, context["seconds"]) == (None, 0)
 
 
+def test_a_delivery_of_a_purged_export_has_no_link_to_it(me: Client, hook: Webhook) -> None:
+    sent(hook, subject=f"export:{hook.pk}")
+    sent(hook, subject="document:17")
+    assert [row.subject for row in me.get(page_of(hook)).context["rows"]] == [
+        ("document 17", reverse("document", args=[17])), None,
+    ]  # fmt: skip
+
+
 def test_the_log_is_filtered(me: Client, hook: Webhook) -> None:
     for number, status in enumerate(("delivered", "failed", "pending"), 1):
         sent(hook, number, status=status)

@@ -164,6 +164,12 @@ MUTANTS = [
         ),
     ),
     RETENTION(
+        name="lose the order of the events of a purged job",
+        old="update(subject=subject, job=None)",
+        new="update(job=None)",
+        tests=webhooks("the_events_of_a_purged_job_arrive_in_their_order"),
+    ),
+    RETENTION(
         name="purge the success that a schedule continues",
         old="~Q(Exists(schedule), ~Exists(newer), status=JobStatus.SUCCESS), ",
         new="",
@@ -388,6 +394,12 @@ MUTANTS = [
         old="    WHERE d.id = %(delivery)s AND token = %(token)s\n    RETURNING d.id, webhook_id, status, type",
         new="    WHERE d.id = %(delivery)s\n    RETURNING d.id, webhook_id, status, type",
         tests=webhooks("the_delivery_of_a_lost_worker_is_repeated_and_its_late_outcome_discarded"),
+    ),
+    SENDER(
+        name="send the events of a subject in any order",
+        old="AND earlier.subject = d.subject AND earlier.seq < d.seq AND",
+        new="AND earlier.subject = d.subject AND earlier.seq < 0 AND",
+        tests=webhooks("the_events_of_a_purged_job_arrive_in_their_order"),
     ),
     SENDER(
         name="send two deliveries to one webhook concurrently",

@@ -37,7 +37,10 @@ class WebhookDelivery(TypedDict):
     id: Annotated[Uuid, "Sent to the receiver as `webhook-id`."]
     type: Annotated[str, choices(DELIVERY_TYPES)]
     jobId: Annotated[Uuid | None, "Set for events of an export, until it is deleted."]
-    subject: Annotated[str | None, "Set for events of a document or a batch: its kind and id, such as `document:17`."]
+    subject: Annotated[
+        str | None,
+        "Set for events of a document, a batch, or a deleted export: its kind and id, such as `document:17`.",
+    ]
     status: Annotated[str, choices(Delivery.Status)]
     attempts: Annotated[int, "Attempts since the delivery was created or last redelivered."]
     createdAt: datetime

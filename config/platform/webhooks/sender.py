@@ -58,7 +58,8 @@ class ClaimedDelivery:
 MAX_ATTEMPTS = "CASE type WHEN 'webhook.test' THEN 1 ELSE %(attempts)s END"
 
 # A receiver gets the events of a job, or of another subject, in order: a delivery waits until the earlier ones are
-# finished. The conditions are separate, so that each uses a unique index.
+# finished. The conditions are separate, so that each uses a unique index. The purge of a job replaces `job_id` by a
+# subject in all its deliveries at once, so that earlier and later ones always have the same.
 IS_NEXT = """NOT EXISTS (
     SELECT 1 FROM exports_delivery earlier
     WHERE earlier.webhook_id = d.webhook_id AND earlier.job_id = d.job_id AND earlier.seq < d.seq
