@@ -61,9 +61,10 @@ WITH mine AS MATERIALIZED (
 ), again AS (
     UPDATE exports_chunk c
     SET status = 'pending', rank = ranked.rank, attempts = 0, reusable = false, started_at = NULL, finished_at = NULL,
-        refused_at = NULL, error_code = '', error_detail = '', source_message = '', charged = true
+        refused_at = NULL, error_code = '', error_detail = '', source_message = '', charged = true,
+        charged_on = (statement_timestamp() AT TIME ZONE 'UTC')::date
     FROM ranked WHERE c.id = ranked.id AND c.status = 'failed'
-    RETURNING c.id, c.job_id, c.status, c.seq
+    RETURNING c.id, c.job_id, c.status, c.seq, c.charged_on
 ), numbered AS (
     SELECT job_id, id, status, row_number() OVER (ORDER BY seq) AS nth FROM again
 ), failure AS (
@@ -77,15 +78,15 @@ WITH mine AS MATERIALIZED (
         error_detail = CASE WHEN j.failed > delta.chunks THEN j.error_detail ELSE '' END,
         completion_attempts = 0, completion_token = NULL, completion_lease_until = NULL, refused_at = NULL,
         resumed_at = clock_timestamp(), resumed_ended = j.done + j.failed + j.cancelled - delta.chunks,
-        event_seq = j.event_seq + delta.chunks + 2
-    FROM (SELECT count(*) AS chunks FROM again) delta
+        charged_on = coalesce(delta.charged_on, j.charged_on), event_seq = j.event_seq + delta.chunks + 2
+    FROM (SELECT count(*) AS chunks, max(charged_on) AS charged_on FROM again) delta
     WHERE j.job_id = %(job)s AND j.status = 'failed'
       AND delta.chunks = coalesce(cardinality(%(only)s::bigint[]), j.failed)
-    RETURNING j.job_id, j.event_seq, j.status, 'failed' AS was, delta.chunks
+    RETURNING j.job_id, j.event_seq, j.status, 'failed' AS was, delta.chunks, j.charged_on
 )
 """
     + events.INSERT_CHUNK_EVENTS
-    + "SELECT chunks FROM settled"
+    + "SELECT chunks, charged_on FROM settled"
 )
 
 
@@ -101,12 +102,12 @@ def retry(job: Job, *, only: Collection[int] | None = None) -> int:
         lock_failed(job, only)
         webhook_events.fan_out_job(job.pk)
         rank = turns.next_rank(user_id=job.user_id, dataset_id=job.dataset_id)
-        chunks = sql.scalar(RETRY, job=job.job_id, only=None if only is None else list(only), rank=rank)
-        if chunks is None:
+        retried = sql.one(RETRY, job=job.job_id, only=None if only is None else list(only), rank=rank)
+        if retried is None:
             raise NotFailed
+        chunks: int = retried["chunks"]
         if chunks:
-            day = quotas.debit(user_id=job.user_id, jobs=0, chunks=chunks)
-            Job.objects.filter(pk=job.pk).update(charged_on=day)
+            quotas.debit(user_id=job.user_id, jobs=0, chunks=chunks, day=retried["charged_on"])
         audit.record_change(job_id=job.pk)
     metrics.count_job_status(JobStatus.RUNNING)
     log.info("job_retried", job_id=str(job.job_id), chunks=chunks)
@@ -114,7 +115,7 @@ def retry(job: Job, *, only: Collection[int] | None = None) -> int:
         wakeups.chunks(waiting=chunks)
     else:
         wakeups.completion(job.job_id)
-    return int(chunks)
+    return chunks
 
 
 def lock_failed(job: Job, only: Collection[int] | None) -> None:
@@ -143,11 +144,11 @@ WITH mine AS MATERIALIZED (
     UPDATE exports_chunk c
     SET status = 'cancelled', token = NULL, lease_until = NULL, available_at = NULL, finished_at = clock_timestamp()
     FROM mine WHERE c.id = mine.id AND c.status IN ('pending', 'running', 'retrying')
-    RETURNING c.id, c.job_id, c.status, c.seq, c.charged
+    RETURNING c.id, c.job_id, c.status, c.seq, c.source, c.charged, c.charged_on
 ), numbered AS (
     SELECT job_id, id, status, row_number() OVER (ORDER BY seq) AS nth FROM ended
 ), delta AS MATERIALIZED (
-    SELECT count(*) AS chunks, count(*) FILTER (WHERE charged) AS refund FROM ended
+    SELECT count(*) AS chunks FROM ended
 ), old AS MATERIALIZED (
     SELECT job_id, status FROM exports_jobs
     WHERE job_id = %(job)s AND status IN ('pending', 'running', 'retrying') AND (SELECT chunks FROM delta) >= 0
@@ -161,7 +162,7 @@ WITH mine AS MATERIALIZED (
     FROM old, delta
     WHERE j.job_id = old.job_id AND j.status IN ('pending', 'running', 'retrying')
       AND (NOT %(is_last)s OR j.done + j.failed + j.cancelled + delta.chunks = j.total)
-    RETURNING j.job_id, j.user_id, j.charged_on, j.event_seq, j.status, old.status AS was, delta.chunks, delta.refund
+    RETURNING j.job_id, j.user_id, j.charged_on, j.event_seq, j.status, old.status AS was, delta.chunks
 )
 """
     + quotas.REFUND

@@ -36,7 +36,7 @@ LIMITS = """
 WITH allowed AS (
     SELECT coalesce(max(daily_jobs), %(daily_jobs)s) AS daily_jobs,
            coalesce(max(daily_chunks), %(daily_chunks)s) AS daily_chunks,
-           (clock_timestamp() AT TIME ZONE 'UTC')::date AS day
+           coalesce(%(day)s, (clock_timestamp() AT TIME ZONE 'UTC')::date) AS day
     FROM exports_allowance WHERE user_id = %(user)s
 )
 """
@@ -69,30 +69,34 @@ FROM allowed a LEFT JOIN exports_usage u ON u.user_id = %(user)s AND u.day = a.d
 """
 )
 
-# Part of the statements that end chunks. Needs a CTE `settled` with the job and `refund`, the number of its chunks that
-# ended without a new file. The refund is credited to the day that was charged. The row of the usage is locked last.
+# Part of the statements that end chunks. Needs the CTEs `ended` and `settled`, the chunks and jobs after the change.
+# Each chunk that ended without a new file is refunded to the day on which it was charged. If an earlier release wrote
+# it, that is the day of the job's last charge. Rows of usage are locked last, in one order.
 REFUND = """
-, refunded AS (
-    UPDATE exports_usage u SET chunks = greatest(u.chunks - back.chunks, 0)
-    FROM (
-        SELECT user_id, charged_on, sum(refund)::int AS chunks FROM settled WHERE refund > 0 GROUP BY 1, 2
-    ) back
-    WHERE u.user_id = back.user_id AND u.day = back.charged_on
+, back AS (
+    SELECT user_id, coalesce(e.charged_on, s.charged_on) AS day, count(*) AS n
+    FROM ended e JOIN settled s USING (job_id)
+    WHERE charged AND (e.status IN ('failed', 'cancelled') OR source = 'reused')
+    GROUP BY 1, 2
+), used AS (
+    SELECT id, n FROM exports_usage JOIN back USING (user_id, day) ORDER BY id FOR UPDATE
+), refunded AS (
+    UPDATE exports_usage u SET chunks = greatest(chunks - n, 0) FROM used WHERE u.id = used.id
 )
 """
 
 
-def debit(*, user_id: int, jobs: int, chunks: int) -> date:
-    """Charge today's quota and return the day. Call it in the transaction of the change that is charged.
+def debit(*, user_id: int, jobs: int, chunks: int, day: date | None = None) -> date:
+    """Charge the quota of `day`, or today's, and return the day. Call it in the transaction of the change.
 
     Raises QuotaExceeded, and charges nothing then.
     """
     sql.scalar(LIMIT_IDLE_TIME)
-    day: date | None = sql.scalar(DEBIT, **values(user_id), jobs=jobs, chunks=chunks)
-    if day is None:
+    charged: date | None = sql.scalar(DEBIT, **values(user_id) | {"day": day}, jobs=jobs, chunks=chunks)
+    if charged is None:
         metrics.QUOTA_REFUSED.inc()
         raise exceeded(state(user_id), jobs=jobs, chunks=chunks)
-    return day
+    return charged
 
 
 def state(user_id: int) -> Quota:
@@ -101,7 +105,8 @@ def state(user_id: int) -> Quota:
 
 def values(user_id: int) -> dict[str, Any]:
     env = settings.SLUICE
-    return {"user": user_id, "daily_jobs": env.export_daily_jobs, "daily_chunks": env.export_daily_chunks}
+    limits = {"daily_jobs": env.export_daily_jobs, "daily_chunks": env.export_daily_chunks}
+    return {"user": user_id, "day": None, **limits}
 
 
 def exceeded(quota: Quota, *, jobs: int, chunks: int) -> QuotaExceeded:

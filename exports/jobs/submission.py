@@ -171,7 +171,7 @@ def preview(request: ExportRequest) -> schemas.Preview:
 
 
 # Columns with values of the chunk, and the initial values of the other columns: COPY does not apply Django's defaults.
-PLANNED = ("job_id", "dataset_id", "seq", "key", "effective_date", "path", "rank", "reusable")
+PLANNED = ("job_id", "dataset_id", "seq", "key", "effective_date", "path", "charged_on", "rank", "reusable")
 INITIAL = {
     "status": ChunkStatus.PENDING.value,
     "attempts": 0,
@@ -197,5 +197,5 @@ def copy_chunks(job: Job, pairs: list[Pair], paths: list[str], reusable: set[str
         for part in parts(len(pairs)):
             with cursor.copy(COPY_CHUNKS) as copy:
                 for seq in part:
-                    planned = (job.job_id, job.dataset_id, seq, *pairs[seq], paths[seq], job.rank + seq)
+                    planned = (job.job_id, job.dataset_id, seq, *pairs[seq], paths[seq], job.charged_on, job.rank + seq)
                     copy.write_row((*planned, paths[seq] in reusable, *initial))

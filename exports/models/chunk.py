@@ -43,6 +43,9 @@ class Chunk(models.Model):
     available_at = models.DateTimeField(null=True, blank=True, help_text="When the next attempt may start")
 
     charged = models.BooleanField(db_default=True, help_text="Whether the quota charge can still be refunded.")
+    charged_on = models.DateField(
+        null=True, blank=True, help_text="Day whose quota was charged. Null for chunks of earlier releases: the job's."
+    )
 
     source = models.CharField(max_length=8, choices=Source, default="", blank=True)
     rows = models.BigIntegerField(null=True, blank=True)

@@ -76,7 +76,6 @@ SETTLE = (
            count(*) FILTER (WHERE status = 'retrying') AS retrying,
            count(*) FILTER (WHERE status = 'done' AND source = 'reused') AS reused,
            count(*) FILTER (WHERE status = 'done' AND source = 'snapshot') AS degraded,
-           count(*) FILTER (WHERE charged AND (status = 'failed' OR status = 'done' AND source = 'reused')) AS refund,
            coalesce(sum(rows) FILTER (WHERE status = 'done'), 0) AS rows,
            coalesce(sum(bytes) FILTER (WHERE status = 'done'), 0) AS bytes,
            max(error_code) FILTER (WHERE status = 'failed') AS error_code,
@@ -103,7 +102,7 @@ SETTLE = (
     FROM delta d JOIN old USING (job_id)
     WHERE j.job_id = d.job_id
     RETURNING j.job_id, j.user_id, j.charged_on, j.event_seq, j.status, j.total, j.done, j.failed,
-              old.status AS was, d.chunks, d.refund, d.rows::bigint AS new_rows, d.bytes::bigint AS new_bytes
+              old.status AS was, d.chunks, d.rows::bigint AS new_rows, d.bytes::bigint AS new_bytes
 )
 """
     + quotas.REFUND

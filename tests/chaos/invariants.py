@@ -7,23 +7,22 @@ Every test in this folder ends with `check(site)`, which the fixture `site` call
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import date
 
 from django.db import connection
 
 from config.platform import storage
-from config.platform.db import sql
 from exports import tasks
 from exports.core.states import JOB_ENDED, ChunkStatus, JobStatus, Source
 from exports.delivery import bundles, packs
 from exports.maintenance import storage_cleanup
-from exports.models import Chunk, Dataset, Delivery, Event, File, Job, Receipt, Slot, Tick
+from exports.models import Chunk, Dataset, Delivery, Event, File, Job, Receipt, Slot, Tick, Usage
 from tests.chaos import document_invariants, file_invariants, webhook_invariants
 from tests.chaos.changes import check_recorded, moves
 from tests.chaos.site import DeliberateChanges, Site
 from tests.chaos.watch import Monitor
 from tests.waiting import wait_until
 
-USED = "SELECT user_id, sum(chunks)::int AS chunks FROM exports_usage GROUP BY user_id"
 CHUNK_ENDED = {ChunkStatus.DONE, ChunkStatus.FAILED, ChunkStatus.CANCELLED}
 # Limit of a worker's memory in MB for any number of rows: after it has written a Parquet file (P13), and before (P3).
 MAX_MEMORY = {True: 300, False: 200}
@@ -132,8 +131,8 @@ def check_ends_of_jobs(allowed: DeliberateChanges) -> None:
 
 
 def check_sums() -> None:
-    """I1: the counters of a job are the sums of its chunks, and its user was charged for the created files."""
-    costs: Counter[int] = Counter()
+    """I1: the counters of a job are the sums of its chunks, and its user was charged for the created files by day."""
+    costs: Counter[tuple[int, date | None]] = Counter()
     for job in Job.objects.all():
         done = [chunk for chunk in job.chunks.all() if chunk.status == ChunkStatus.DONE]
         sources = Counter(chunk.source for chunk in done)
@@ -145,8 +144,9 @@ def check_sums() -> None:
         )
         found = (job.rows, job.bytes, job.reused, job.degraded)
         assert found == expected, f"I1: job {job.pk} has {found}, its chunks {expected}"
-        costs[job.user_id] += sum(chunk.charged and chunk.source != Source.REUSED for chunk in done)
-    used = Counter({row["user_id"]: row["chunks"] for row in sql.rows(USED)})
+        for chunk in done:
+            costs[job.user_id, chunk.charged_on] += chunk.charged and chunk.source != Source.REUSED
+    used = Counter({(row.user_id, row.day): row.chunks for row in Usage.objects.all()})
     assert costs <= used, f"users were charged {used} chunks for {costs}"
     if moves("job").keys() <= set(map(str, Job.objects.values_list("pk", flat=True))):  # none was purged
         assert costs == used, f"users were charged {used} chunks for {costs}"

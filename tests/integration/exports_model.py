@@ -20,6 +20,7 @@ class Chunk:
     job: UUID
     dataset: int
     path: str
+    paid_by: Account = ""
     reusable: bool = False
     status: str = "pending"
     token: int | None = None
@@ -40,7 +41,6 @@ class Chunk:
 class Job:
     dataset: int
     chunks: list[int]
-    paid_by: Account = ""
     status: str = "pending"
     ends: list[str] = field(default_factory=list)  # the status of each end
     token: int | None = None  # of the completion, as are the next three fields
@@ -119,8 +119,8 @@ class Model:
     def submit(self, job: UUID, dataset: int, paths: dict[int, str], *, reuse: bool, paid_by: Account = "") -> None:
         """Add a job. `paths`: the paths of its chunks, by chunk id."""
         for pk, path in paths.items():
-            self.chunks[pk] = Chunk(job, dataset, path, reusable=reuse and path in self.files)
-        self.jobs[job] = Job(dataset, list(paths), paid_by)
+            self.chunks[pk] = Chunk(job, dataset, path, paid_by, reusable=reuse and path in self.files)
+        self.jobs[job] = Job(dataset, list(paths))
         self.used[paid_by] += len(paths)
 
     # ---- Claims
@@ -195,7 +195,7 @@ class Model:
 
     def refund(self, chunks: list[Chunk]) -> None:
         for chunk in chunks:
-            self.used[self.jobs[chunk.job].paid_by] -= chunk.charged
+            self.used[chunk.paid_by] -= chunk.charged
 
     def free_slots(self, tokens: list[int]) -> None:
         for token in tokens:
@@ -214,9 +214,8 @@ class Model:
     def retry(self, job: UUID, *, paid_by: Account = "") -> int:
         failed = [chunk for pk in self.jobs[job].chunks if (chunk := self.chunks[pk]).status == "failed"]
         for chunk in failed:
-            chunk.set_status("pending", attempts=0, reusable=False, charged=True)
+            chunk.set_status("pending", attempts=0, reusable=False, charged=True, paid_by=paid_by)
         if failed:
-            self.jobs[job].paid_by = paid_by
             self.used[paid_by] += len(failed)
         self.jobs[job].status, self.jobs[job].attempts = "running", 0
         self.jobs[job].reset_completion()

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -16,13 +17,13 @@ from config.platform import storage
 from exports.core.planning import Shape
 from exports.delivery import bundles, chunk_files, packs
 from exports.jobs import actions, webhook_events
-from exports.models import Chunk, Dataset, Delivery, File, Job, Webhook
+from exports.models import Chunk, Dataset, Delivery, File, Job, Usage, Webhook
 from exports.worker import completion, leases
-from tests.chaos import changes, file_invariants, webhook_invariants
+from tests.chaos import changes, file_invariants, invariants, webhook_invariants
 from tests.chaos.history.source import CLEAN, TABLES
 from tests.chaos.site import DeliberateChanges
 from tests.chaos.source import LIVE_CALLS
-from tests.integration.factories import fail_chunk, make_job
+from tests.integration.factories import fail_chunk, finish, make_job
 from tests.integration.receiver import OK, Received, Receiver
 from tests.integration.test_batches import _long_time_limits, claim_batch, run  # noqa: F401 - fixtures
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
@@ -340,6 +341,20 @@ def test_it_rejects_wrong_deliveries(told: Receiver, wrong: str, *, deleted: boo
     WRONG_DELIVERIES[wrong](told)
     with pytest.raises(AssertionError, match="I4"):
         check_webhooks(told)
+
+
+# ---- Charges --------------------------------------------------------------------------------------------------------
+
+
+def test_it_rejects_a_charge_of_another_day(alone: Dataset, alice: User) -> None:
+    """I1: the sum of the days would be right."""
+    finish(make_job(alone, alice, 2))
+    invariants.check_sums()
+    usage = Usage.objects.get()
+    Usage.objects.create(user=alice, day=usage.day - timedelta(days=1), chunks=1)
+    Usage.objects.update(chunks=1)
+    with pytest.raises(AssertionError, match="charged"):
+        invariants.check_sums()
 
 
 # ---- Recorded changes, and calls ------------------------------------------------------------------------------------

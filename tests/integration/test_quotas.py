@@ -9,6 +9,7 @@ import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.db import connections, transaction
+from django.db.models import F
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -235,16 +236,84 @@ def test_a_reused_chunk_that_is_exported_again_is_refunded_once(dataset: Dataset
     assert used(alice) == (2, 2)
 
 
+def pass_midnight() -> None:
+    """Date everything that was charged to the day before."""
+    yesterday = F("charged_on") - timedelta(days=1)
+    Usage.objects.update(day=F("day") - timedelta(days=1))
+    Job.objects.update(charged_on=yesterday)
+    Chunk.objects.update(charged_on=yesterday)
+
+
+def chunks_by_day() -> list[int]:
+    return list(Usage.objects.order_by("day").values_list("chunks", flat=True))
+
+
+def retried_on_the_next_day(dataset: Dataset, alice: User) -> tuple[Job, Chunk]:
+    """Make a job with one chunk that was charged and done yesterday, and one that failed and is charged again today.
+
+    Return the job and the first chunk.
+    """
+    job = make_job(dataset, alice, 2)
+    claim = claim_one(backend="test")
+    assert claim
+    outcomes.fail(claim, PermanentSourceError(), delay=None)
+    execution.drain()
+    pass_midnight()
+    actions.retry(job)
+    assert chunks_by_day() == [1, 1]
+    return job, job.chunks.get(status="done")
+
+
 def test_a_refund_goes_to_the_charged_day(dataset: Dataset, alice: User) -> None:
     """A2: also if the job runs past midnight."""
     job = make_job(dataset, alice, 3)
-    yesterday = quotas.debit(user_id=alice.pk, jobs=0, chunks=0) - timedelta(days=1)
-    Usage.objects.update(day=yesterday)
-    Job.objects.update(charged_on=yesterday)
+    pass_midnight()
     make_job(dataset, alice, 2)
     actions.cancel(job)
 
-    assert list(Usage.objects.order_by("day").values_list("chunks", flat=True)) == [0, 2]
+    assert chunks_by_day() == [0, 2]
+
+
+@pytest.mark.parametrize("end", ["cancelled", "failed"])
+def test_each_chunk_is_refunded_to_the_day_on_which_it_was_charged(dataset: Dataset, alice: User, end: str) -> None:
+    """A2: also if its job was retried on another day, and then its file was missing, so that it is exported again."""
+    job, early = retried_on_the_next_day(dataset, alice)
+    execution.drain()
+    storage.delete(early.path)
+    completion.complete(job.pk)
+    assert chunks_by_day() == [1, 1]
+    if end == "cancelled":
+        actions.cancel(job)
+    else:
+        claim = claim_one(backend="test")
+        assert claim
+        outcomes.fail(claim, PermanentSourceError(), delay=None)
+
+    assert chunks_by_day() == [0, 1]
+
+
+def test_one_end_refunds_chunks_of_two_days(dataset: Dataset, alice: User) -> None:
+    """A2: the job is cancelled while both chunks wait."""
+    job, _ = retried_on_the_next_day(dataset, alice)
+    execution.drain()
+    for chunk in job.chunks.all():
+        storage.delete(chunk.path)
+    completion.complete(job.pk)
+    assert set(job.chunks.values_list("status", flat=True)) == {"pending"}
+    actions.cancel(job)
+
+    assert chunks_by_day() == [0, 0]
+
+
+def test_a_chunk_without_a_day_is_refunded_to_the_day_of_its_job(dataset: Dataset, alice: User) -> None:
+    """A2: an earlier release, which may run beside this one, wrote the chunks."""
+    job = make_job(dataset, alice, 3)
+    pass_midnight()
+    Chunk.objects.update(charged_on=None)
+    make_job(dataset, alice, 2)
+    actions.cancel(job)
+
+    assert chunks_by_day() == [0, 2]
 
 
 def test_usage_is_kept_for_a_month(dataset: Dataset, alice: User) -> None:

@@ -26,11 +26,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from config.platform.db import sql
 from exports.core.errors import PermanentSourceError, SourceError
 from exports.core.states import Source
 from exports.jobs import actions, quotas, submission
 from exports.models import Allowance, Chunk, Dataset, Job, Usage
-from exports.worker import leases, transitions
+from exports.worker import completion, leases, transitions
 from tests.conftest import change_settings
 from tests.integration import outcomes
 from tests.integration.exports_model import MAX_ATTEMPTS, Model
@@ -154,11 +155,21 @@ class Quotas(RuleBasedStateMachine):
             actions.retry(row)
             self.model.retry(job, paid_by=(owner, self.day))
 
+    @rule(job=jobs, number=st.integers(1, 4))
+    def lose_files(self, job: UUID, number: int) -> None:
+        """Export the first chunks again, because their files are missing when the job is completed."""
+        if self.model.can_complete(job):
+            token, chunks = completion.claim(job), self.model.jobs[job].chunks[:number]
+            values = {"chunks": chunks, "patience": 3600, "attempts": MAX_ATTEMPTS}
+            assert sql.scalar(completion.REDO, job=job, token=token, **values) == len(chunks)
+            self.model.redo(job, chunks, is_young=True)
+
     @rule()
     def midnight(self) -> None:
         for days in (1_000, -999):  # via unused days, because (user, day) is unique
             Usage.objects.update(day=F("day") - timedelta(days=days))
-        Job.objects.update(charged_on=F("charged_on") - timedelta(days=1))
+        for model in (Job, Chunk):
+            model.objects.update(charged_on=F("charged_on") - timedelta(days=1))
         self.day += 1
 
     @rule(user=st.integers(0, 1), chunks=st.integers(0, 12))

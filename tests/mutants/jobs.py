@@ -229,15 +229,21 @@ MUTANTS = [
     ),
     CONTROL(
         name="do not refund cancelled chunks",
-        old="count(*) FILTER (WHERE charged) AS refund FROM ended",
-        new="0 AS refund FROM ended",
+        old="c.source, c.charged, c.charged_on",
+        new="c.source, false AS charged, c.charged_on",
         tests=quotas("cancelled_chunks_are_refunded"),
     ),
     CONTROL(
         name="do not charge a retry to the quota",
-        old="quotas.debit(user_id=job.user_id, jobs=0, chunks=chunks)",
-        new="quotas.debit(user_id=job.user_id, jobs=0, chunks=0)",
+        old="quotas.debit(user_id=job.user_id, jobs=0, chunks=chunks, ",
+        new="quotas.debit(user_id=job.user_id, jobs=0, chunks=0, ",
         tests=quotas("failed_chunks_are_refunded_and_charged_again_by_a_retry"),
+    ),
+    CONTROL(
+        name="refund a retried chunk to the day of its first charge",
+        old=",\n        charged_on = (statement_timestamp() AT TIME ZONE 'UTC')::date\n",
+        new="\n",
+        tests=quotas("one_end_refunds_chunks_of_two_days"),
     ),
     CONTROL(
         name="keep the delivery's attempts across a retry",
@@ -338,9 +344,27 @@ MUTANTS = [
     ),
     QUOTAS(
         name="refund to a day other than the charged one",
-        old="WHERE u.user_id = back.user_id AND u.day = back.charged_on",
-        new="WHERE u.user_id = back.user_id AND u.day = (clock_timestamp() AT TIME ZONE 'UTC')::date",
+        old="coalesce(e.charged_on, s.charged_on) AS day",
+        new="(clock_timestamp() AT TIME ZONE 'UTC')::date AS day",
         tests=quotas("a_refund_goes_to_the_charged_day"),
+    ),
+    QUOTAS(
+        name="refund a chunk to the day of its job's last charge",
+        old="coalesce(e.charged_on, s.charged_on) AS day",
+        new="s.charged_on AS day",
+        tests=quotas("each_chunk_is_refunded_to_the_day_on_which_it_was_charged"),
+    ),
+    QUOTAS(
+        name="refund no chunks of an earlier release",
+        old="coalesce(e.charged_on, s.charged_on) AS day",
+        new="e.charged_on AS day",
+        tests=quotas("a_chunk_without_a_day_is_refunded_to_the_day_of_its_job"),
+    ),
+    SUBMISSION(
+        name="submit chunks without the day of their charge",
+        old="paths[seq], job.charged_on, job.rank + seq)",
+        new="paths[seq], None, job.rank + seq)",
+        tests=quotas("each_chunk_is_refunded_to_the_day_on_which_it_was_charged"),
     ),
     SUBMISSION(
         name="charge for a job that is not created",

@@ -251,10 +251,11 @@ MUTANTS = [
         new="SET done = (SELECT done FROM exports_jobs WHERE job_id = d.job_id) + d.done, failed = j.failed + d.failed",
         tests=leases("concurrent_finishes_complete_a_job_once"),
     ),
-    OUTCOMES(
+    Mutant(
+        file="exports/jobs/quotas.py",
         name="refund every finished chunk",
-        old="(WHERE charged AND (status = 'failed' OR status = 'done' AND source = 'reused')) AS refund",
-        new="(WHERE charged AND status <> 'retrying') AS refund",
+        old="(e.status IN ('failed', 'cancelled') OR source = 'reused')",
+        new="e.status <> 'retrying'",
         tests=tests_of("tests/integration/test_quotas.py", "reused_chunks_are_refunded"),
     ),
     OUTCOMES(
