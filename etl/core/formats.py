@@ -8,12 +8,13 @@ text, and for old Office formats whose distinguishing parts are deep in the file
 import codecs
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import PurePath
 from typing import Self
 
 from etl.core import encodings
+from etl.core.delimited_text import rows_of_lines
 
 HEAD_BYTES = 65_536
 # Limits for zip files: number of examined entries, and bytes of a name. The distinguishing entries come first.
@@ -159,15 +160,18 @@ def delimiter_of(text: str, *, is_named: bool) -> str | None:
     if declared := DECLARED_DELIMITER.match(text):
         return declared[1]
     lines = text.removeprefix("\ufeff").splitlines(keepends=True)
-    complete = lines[:-1] if len(lines) > MAX_ROWS else lines  # the last one may be cut off
-    return next((each for each in DELIMITERS if is_table(complete[:MAX_ROWS], each, is_named=is_named)), None)
+    complete = (lines[:-1] if len(lines) > MAX_ROWS else lines)[:MAX_ROWS]  # the last one may be cut off
+    if complete and complete[0].startswith("|"):  # a table in Markdown
+        return None
+    # A stray quotation mark may hide the delimiters of many rows.
+    readers = (csv.reader, rows_of_lines) if is_named else (csv.reader,)
+    options = ((read, each) for read in readers for each in DELIMITERS)
+    return next((each for read, each in options if is_table(read, complete, each, is_named=is_named)), None)
 
 
-def is_table(lines: list[str], delimiter: str, *, is_named: bool) -> bool:
-    if lines and lines[0].startswith("|"):  # a table in Markdown
-        return False
+def is_table(read: Callable[..., Iterable[list[str]]], lines: list[str], delimiter: str, *, is_named: bool) -> bool:
     try:
-        widths = [len(row) for row in csv.reader(lines, delimiter=delimiter) if row]
+        widths = [len(row) for row in read(lines, delimiter=delimiter) if row]
     except csv.Error:
         return False
     columns, rows = (2, 1) if is_named else (3, 3)

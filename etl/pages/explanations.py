@@ -160,6 +160,9 @@ WARNINGS = {
     "formula_without_value": Explanation(
         "Values of formulas are missing", "Open the file in a spreadsheet program, save it, and upload it again."
     ),
+    "unbalanced_quotes": Explanation(
+        "A quotation mark is not closed", "Compare the rows of the table with the original."
+    ),
     "attachment_not_read": Explanation("Attachments were not read", "Upload them as separate documents."),
     "usage_incomplete": Explanation("Usage data is incomplete", "The result itself is complete."),
     "usage_unknown": Explanation("Usage data is unavailable", "The result itself is complete."),

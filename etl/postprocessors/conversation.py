@@ -73,7 +73,7 @@ class Draft:
 
     `first`, `current`: the response before and after corrections. `places`: the text units of the invalid parts, as
     returned by `excerpts.locate`; empty if the parts are not corrected separately. `reasons`: why the last correction
-    failed. `numbers`: why numbers cannot be stored, by pointer.
+    of a part failed, by part. `numbers`: why numbers cannot be stored, by pointer.
     """
 
     question: Question
@@ -81,7 +81,7 @@ class Draft:
     current: CheckedResponse
     excerpts: Excerpts | None = None  # None if the whole response is valid
     places: dict[Item | None, list[int]] = field(default_factory=dict)
-    reasons: list[str] = field(default_factory=list)
+    reasons: dict[Item | None, tuple[str, ...]] = field(default_factory=dict)
     numbers: dict[str, str] = field(default_factory=dict)
 
     def length_of(self, item: Item) -> int:

@@ -43,6 +43,11 @@ class Part:
     draft: Draft
     item: Item | None
 
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the last correction of this part failed."""
+        return self.draft.reasons.get(self.item, ())
+
 
 def correct_drafts(model: Model, drafts: list[Draft], *, context: StageContext) -> list[ParsedResponse]:
     """Request corrections from the model and return the responses, without the items that are still invalid. Raises
@@ -72,7 +77,8 @@ def rechecked(draft: Draft) -> CheckedResponse:
 
 # ---- Requests -------------------------------------------------------------------------------------------------------
 def batches(drafts: list[Draft]) -> Iterator[list[Part]]:
-    """Yield the invalid parts for each request: items of several drafts, or the other invalid parts of one draft."""
+    """Yield the invalid parts for each request: items of several drafts, or the other invalid parts of one draft. The
+    items of a request were never corrected, or failed for the same reasons, which may name their number."""
     batch: list[Part] = []
     size = 0
     for draft in (each for each in drafts if each.places):
@@ -81,7 +87,8 @@ def batches(drafts: list[Draft]) -> Iterator[list[Part]]:
         for item in draft.current.mismatches.items:
             part = Part(draft=draft, item=item)
             length = draft.length_of(item)
-            if batch and (len(batch) == MAX_ITEMS or size + length > MAX_CHARACTERS):
+            is_full = len(batch) == MAX_ITEMS or size + length > MAX_CHARACTERS
+            if batch and (is_full or part.reasons != batch[0].reasons):
                 yield batch
                 batch, size = [], 0
             batch.append(part)
@@ -112,7 +119,7 @@ def are_rows(batch: list[Part]) -> bool:
     """Return whether the parts are items of one list that correspond to rows, one item per row and in order. False
     after a failed correction, so that the next request includes the values."""
     if (
-        any(draft.reasons for draft in drafts_of(batch))
+        any(part.reasons for part in batch)
         or len({part.item and part.item[0] for part in batch}) != 1
         or batch[0].item is None
     ):
@@ -148,7 +155,7 @@ def rewrite_request(question: Question, batch: list[Part]) -> Question:
     outside_items = Mismatches(others=current.mismatches.others)
     part = repair.invalid_parts(guide, current.response.data, outside_items or current.mismatches)
     listed = outside_items.others or list(current.mismatches.items.values())
-    reasons = [reason for draft in drafts_of(batch) for reason in draft.reasons]
+    reasons = [reason for part in batch for reason in part.reasons]
     lists = {part.item and part.item[0] for part in batch}
     schema = question.schema if len(lists) > 1 else with_one_list(question.schema, lists.pop() or "")
     return replace(
@@ -219,20 +226,22 @@ def apply(batch: list[Part], given: ParsedResponse | InvalidReply) -> None:
     """Apply the corrected parts to their drafts."""
     used = Counter[str]()
     for draft in drafts_of(batch):
+        # Another request of the round may be about other parts of the draft, so their reasons are kept.
+        own_parts = [part.item for part in batch if part.draft is draft]
         if isinstance(given, InvalidReply):
-            draft.reasons = given.complaints
+            draft.reasons |= dict.fromkeys(own_parts, tuple(given.complaints))
             draft.numbers |= given.numbers
             continue
-        draft.reasons = []
+        draft.reasons |= dict.fromkeys(own_parts, ())
         found = draft.current.mismatches
-        items = {item: found.items[item] for part in batch if part.draft is draft and (item := part.item)}
+        items = {item: found.items[item] for item in own_parts if item}
         own, answer = Mismatches(others=found.others), given
         if items:
             own, answer = Mismatches(items=items), reply_for_items(given, items, used)
         try:
             response = repair.apply_correction(draft.question.checked, draft.current.response, own, answer)
         except ItemsLost as reason:
-            draft.reasons = [str(reason)]
+            draft.reasons |= dict.fromkeys(own_parts, (str(reason),))
             continue
         draft.current = CheckedResponse(response=response, mismatches=found)
 

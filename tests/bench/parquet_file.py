@@ -181,10 +181,12 @@ def key_of(name: str) -> str:
 
 def compare(names: list[str], report: Report, rows: int) -> None:
     """Assert that all files have equal rows, before times are measured."""
-    facts = {name: facts_of(path_of(name)) for name in names}
-    assert len({content[:3] for content in facts.values()}) == 1, facts
-    assert facts[OURS][0] == rows
-    sizes = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, (_, _, _, size) in facts.items())
+    with TemporaryDirectory() as folder:
+        files = {name: download(path_of(name), Path(folder) / f"{number}.parquet") for number, name in enumerate(names)}
+        contents = {name: content_of(file) for name, file in files.items()}
+        sizes = ", ".join(f"{name} {file.stat().st_size / 1e6:.0f} MB" for name, file in files.items())
+    assert len(set(contents.values())) == 1, contents
+    assert contents[OURS][0] == rows
     report.notes.append(f"P13: {rows:,} equal rows; files: {sizes}.")
 
 
@@ -192,16 +194,25 @@ def path_of(name: str) -> str:
     return Chunk.objects.latest("id").path if name == OURS else key_of(name)
 
 
-def facts_of(key: str) -> tuple[Any, ...]:
-    """Return the number of rows, the sum of the amounts, a digest of the texts, and the size of a file."""
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "file.parquet"
-        with file.open("wb") as target:
-            for block in storage.read(key):
-                target.write(block)
-        found = duckdb.execute(
-            "SELECT count(*), sum(amount::decimal(12, 2)), bit_xor(hash(id, name, note)) FROM read_parquet(?)",
-            [str(file)],
-        ).fetchone()
-        assert found
-        return (*found, file.stat().st_size)
+def download(key: str, file: Path) -> Path:
+    with file.open("wb") as target:
+        for block in storage.read(key):
+            target.write(block)
+    return file
+
+
+def content_of(file: Path) -> tuple[Any, ...]:
+    """Return the number of rows, and a digest of all columns of all rows in any order.
+
+    Decimals and times are compared by their values, because writers choose other types for them.
+    """
+    found = duckdb.execute(
+        """
+        SELECT count(*), sum(hash(id::bigint, name, note, amount::decimal(12, 2), epoch_us("at"))), any_value(columns)
+        FROM read_parquet($1), (SELECT string_agg(name ORDER BY name) AS columns FROM parquet_schema($1)
+                                WHERE num_children IS NULL OR num_children = 0)
+        """,
+        [str(file)],
+    ).fetchone()
+    assert found
+    return found

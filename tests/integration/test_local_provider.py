@@ -226,6 +226,21 @@ def test_a_stamp_at_the_side_of_a_page_is_left_out(provider: LocalProvider, make
     assert stamp["kind"] in {"header", "footer"}
 
 
+@pytest.mark.parametrize("crop", ["1000 1000 1200 1200", "595 0 700 842", "-200 -200 -10 -10"])
+def test_a_page_whose_crop_box_is_outside_of_it_is_read_whole(
+    provider: LocalProvider, make_document: Maker, tmp_path: Path, crop: str
+) -> None:
+    """PDF viewers ignore such a box. Before, the page had no size, no text, and no image."""
+    text = hostile.stream(b"BT /F 12 Tf 72 700 Td (Invoice total 12.50 EUR) Tj ET")
+    content = hostile.page(text, box=f"0 0 595 842] /CropBox [{crop}".encode())
+
+    result, warnings = convert(provider, make_document(content))
+
+    assert "Invoice total 12.50 EUR" in result.markdown
+    assert (result.layout[0]["width"], result.layout[0]["height"]) == (595, 842)
+    assert warnings == []
+
+
 def test_form_fields_are_read(provider: LocalProvider, make_document: Maker) -> None:
     result, _ = convert(provider, make_document(hostile.form()))
     lines = result.markdown.splitlines()

@@ -589,6 +589,47 @@ def test_the_wrong_items_of_all_pieces_share_requests(models: ModelServer, every
     ]
 
 
+def test_a_refused_reply_is_named_although_a_later_reply_of_the_round_was_used(models: ModelServer) -> None:
+    """One response has so many invalid items that they need two requests. The model gives too few items for the first
+    one until it is told so. Before, the second reply hid the refusal, and 100 items were left out."""
+
+    def answer(request: Request) -> Reply:
+        if not is_correction(request):
+            return data_reply({"lines": rows_without_amounts(request, every=4)})
+        rows = rows_of(request)
+        return data_reply({"lines": rows[:-1] if len(rows) == 100 and len(request.messages) == 2 else rows})
+
+    models.set_default(answer)
+    context = context_of(seconds=120)
+
+    assert process(strategy="direct-json", context=context).data["lines"] == ALL
+
+    again = [request for request in models.requests if is_correction(request)]
+    assert [len(rows_of(request)) for request in again] == [100, 25, 100]
+    assert "- /lines needs 100 corrected items: no more, and no fewer." in again[2].messages[3]["content"]
+    assert "items_rejected" not in codes(context)
+
+
+def test_each_request_names_the_refusal_of_its_own_items(models: ModelServer) -> None:
+    """Both requests of a round are refused. Before, only the last refusal was named, and with the wrong number."""
+
+    def answer(request: Request) -> Reply:
+        if not is_correction(request):
+            return data_reply({"lines": rows_without_amounts(request, every=4)})
+        rows = rows_of(request)
+        return data_reply({"lines": rows[:-1] if len(request.messages) == 2 else rows})
+
+    models.set_default(answer)
+
+    assert process(strategy="direct-json").data["lines"] == ALL
+
+    again = [request for request in models.requests if is_correction(request)]
+    assert [len(rows_of(request)) for request in again] == [100, 25, 100, 25]
+    for request, count, other in ((again[2], 100, 25), (again[3], 25, 100)):
+        assert f"- /lines needs {count} corrected items" in request.messages[3]["content"]
+        assert f"needs {other}" not in request.messages[3]["content"]
+
+
 def test_no_correction_is_paid_twice_after_the_worker_was_killed(models: ModelServer) -> None:
     """The worker is killed after each response. The next run uses cached responses, and the result is the same."""
 

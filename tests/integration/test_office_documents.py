@@ -276,6 +276,39 @@ def test_delimited_text_is_a_table(provider: LocalProvider, make_document: Maker
     )
 
 
+UNBALANCED = {
+    "until the end": 'Item,Price\n"Pipe 12,1.50\n"Tube, thin",2.50\nCap,3.50\n',
+    "until another mark": 'Item,Price\nPipe,1.50\n"Tube,2.50\nCap,3.50\n"Lid",4.50\n',
+    "in the last row": 'Item,Price\nPipe,1.50\n"Tube,2.50',
+}
+
+
+@pytest.mark.parametrize("text", UNBALANCED.values(), ids=UNBALANCED)
+def test_an_open_quotation_mark_hides_no_rows(provider: LocalProvider, make_document: Maker, text: str) -> None:
+    """Before, the other rows were in one cell."""
+    result, warnings = convert(provider, make_document(text.encode(), DocumentFormat.CSV))
+    rows = [line for line in result.markdown.splitlines() if line.startswith("| ")]
+    assert [line.rsplit("|", 2)[1].strip() for line in rows] == [
+        "Price", "---", *re.findall(r"\d\.50", text),
+    ]  # fmt: skip
+    assert warnings == [("unbalanced_quotes", 1)]
+
+
+def test_rows_beside_an_open_quotation_mark_keep_their_cells(provider: LocalProvider, make_document: Maker) -> None:
+    result, _ = convert(provider, make_document(UNBALANCED["until the end"].encode(), DocumentFormat.CSV))
+    assert '| "Pipe 12 | 1.50 |\n| Tube, thin | 2.50 |\n| Cap | 3.50 |' in result.markdown
+
+
+def test_cells_with_line_breaks_and_text_after_a_quotation_mark_need_no_warning(
+    provider: LocalProvider, make_document: Maker
+) -> None:
+    text = 'Item,Price\n"Pipe\nlong",1.50\n"Tube" thin,2.50\nCap 12",3.50\n'
+    result, warnings = convert(provider, make_document(text.encode(), DocumentFormat.CSV))
+    assert "| Tube thin | 2.50 |" in result.markdown
+    assert sum(line.startswith("|") for line in result.markdown.splitlines()) == 5
+    assert warnings == []
+
+
 def test_telugu_in_utf_16_has_the_pages_of_its_form_feeds(provider: LocalProvider, make_document: Maker) -> None:
     """In UTF-16, each Telugu character contains the byte 0x0C, which is a form feed in ASCII."""
     pages = ["ఇన్వాయిస్ సంఖ్య " * 100, "మొత్తం"]

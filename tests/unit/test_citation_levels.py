@@ -139,6 +139,62 @@ def test_an_amount_as_text_without_its_sign_is_not_sure(value: str, text: str) -
     assert found["match"] not in SURE
 
 
+# Amounts in brackets in prose, which repeat an amount in words or may be negative.
+WORDED = {
+    "currency": "The fee is ten thousand dollars ($10,000.00).",
+    "capitals": "TEN THOUSAND AND 00/100 DOLLARS ($10,000.00)",
+    "number word": "The fee is fixed at ten thousand ($10,000.00).",
+    "line break": "The fee is ten thousand dollars\n($10,000.00).",
+    "bold": "The fee is ten thousand dollars (**$10,000.00**).",
+    "code": "The fee is ten thousand USD (10,000.00).",
+    "German": "Der Preis beträgt zehntausend Euro (10.000,00 €).",
+    "German number word": "in Worten: zehntausend (10.000,00 €)",
+    "French": "la somme de dix mille euros (10 000,00 €)",
+    "Spanish": "la suma de diez mil pesos ($10,000.00)",
+    "in a cell": "| Fee | ten thousand dollars ($10,000.00) |",
+    "word after it": "An amount ($10,000.00) is due.",
+    "word after a comma": "An amount ($10,000.00), payable at once, is due.",
+}
+# Amounts in accounting notation.
+LOSSES = {
+    "cell": "| Loss | (10,000.00) |",
+    "cell with a currency": "| Loss | EUR (10,000.00) |",
+    "cell with a symbol": "| Loss | $(10,000.00) |",
+    "label": "Net loss (10,000.00)",
+    "label in a row": "Net loss (10,000.00) (9,000.00)",
+    "columns": "Net loss   (10,000.00)   Note",
+    "currency after it": "Net loss (10,000.00) EUR",
+}
+
+
+@pytest.mark.parametrize("text", WORDED.values(), ids=WORDED)
+def test_an_amount_in_brackets_in_prose_may_be_positive_or_negative(text: str) -> None:
+    for value, quotes in product((10_000, -10_000), ({"/fee": text}, {})):
+        [found] = citations({"fee": value}, quotes, pages=[text]).values()
+        assert found["match"] == "ambiguous", (value, quotes)
+
+
+@pytest.mark.parametrize("text", LOSSES.values(), ids=LOSSES)
+def test_an_amount_in_brackets_elsewhere_is_negative(text: str) -> None:
+    found = citations({"loss": -10_000, "gain": 10_000}, {}, pages=[text])
+    assert found["/loss"]["match"] in SURE
+    assert found["/gain"]["match"] == "not_found"
+
+
+@pytest.mark.parametrize("text", ["Kugelschreiber –,50 €", "Kugelschreiber -,50 €", "| Stift | –,50 |", "nur € –,50"])
+def test_a_dash_before_cents_may_stand_for_the_euros(text: str) -> None:
+    """`–,50 €` is a German price of 50 cents. Before, it was read as a negative amount."""
+    for value, quotes in product((Decimal("0.5"), Decimal("-0.5")), ({"/price": text}, {})):
+        [found] = citations({"price": value}, quotes, pages=[text]).values()
+        assert found["match"] == "ambiguous", (value, quotes)
+
+
+def test_a_minus_before_a_point_is_a_minus() -> None:
+    found = citations({"change": Decimal("-0.5"), "gain": Decimal("0.5")}, {}, pages=["Change -.50 points"])
+    assert found["/change"]["match"] in SURE
+    assert found["/gain"]["match"] == "not_found"
+
+
 # ---- Part of a number -----------------------------------------------------------------------------------------------
 PARTS: dict[str, tuple[Any, str]] = {
     "groups with a space, and a currency": ("500 EUR", "Balance 12 500 EUR"),
@@ -312,6 +368,51 @@ DATES = {
 def test_names_and_codes_do_not_decide_the_order_of_dates(text: str) -> None:
     [found] = citations({"date": "2024-04-03"}, {"/date": "03/04/2024"}, pages=[text]).values()
     assert found["match"] == "ambiguous"
+
+
+RANGES = {
+    "named": "vom 1.-3. Mai 2026 in Köln",
+    "named, en dash": "vom 1.–3. Mai 2026 in Köln",
+    "named, spaces": "vom 1. – 3. Mai 2026 in Köln",
+    "in words": "vom 1. bis 3. Mai 2026 in Köln",
+    "in more words": "vom 1. bis zum 3. Mai 2026 in Köln",
+    "numeric, en dash": "Reise 01.–03.05.2026, Köln",
+    "numeric, hyphen": "Reise 01.-03.05.2026, Köln",
+    "numeric, two digits of the year": "Rechnung vom 12.04.2026\nReise 01.-03.05.26, Köln",
+    "both months": "Reise 01.05.-03.05.2026, Köln",
+    "both names": "Reise 1. Mai bis 3. Mai 2026, Köln",
+    "in a cell": "| Reise | 1.-3. Mai 2026 |",
+}
+
+
+@pytest.mark.parametrize("text", RANGES.values(), ids=RANGES)
+def test_the_ends_of_a_german_range_of_days_are_dates(text: str) -> None:
+    for value, quotes in product(("2026-05-01", "2026-05-03"), ({"/day": text}, {})):
+        [found] = citations({"day": value}, quotes, pages=[text]).values()
+        assert found["match"] == "normalized", (value, quotes)
+
+
+def test_a_slash_is_between_two_days() -> None:
+    found = citations({"first": "2026-05-01", "second": "2026-05-02"}, {}, pages=["am 1./2. Mai 2026"])
+    assert [each["match"] for each in found.values()] == ["normalized", "normalized"]
+
+
+def test_a_range_of_days_over_two_months_has_the_month_of_each() -> None:
+    days = {"first": "2026-04-28", "last": "2026-05-03", "wrong": "2026-05-28"}
+    for text in ("28.04.–03.05.2026", "28. April bis 3. Mai 2026"):
+        found = citations(days, {}, pages=[f"Reise {text}"])
+        assert [each["match"] for each in found.values()] == ["normalized", "normalized", "not_found"]
+
+
+def test_days_in_the_wrong_order_or_without_a_month_are_no_range() -> None:
+    for text in ("vom 30.-3. Mai 2026", "Punkte 1.-3. Absatz 2026", "Version 4.1.-3.5.2026.7"):
+        [found] = citations({"day": "2026-05-30"}, {}, pages=[text]).values()
+        assert found["match"] == "not_found", text
+
+
+def test_a_range_of_days_without_a_year_is_ambiguous() -> None:
+    found = citations({"first": "2026-05-01", "last": "2026-05-03"}, {}, pages=["vom 1.-3. Mai in Köln"])
+    assert [each["match"] for each in found.values()] == ["ambiguous", "ambiguous"]
 
 
 TIMES = {

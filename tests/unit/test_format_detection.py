@@ -74,6 +74,7 @@ def test_the_first_bytes_determine_the_format(head: bytes, kind: DocumentFormat 
 def test_a_name_only_distinguishes_texts() -> None:
     assert sniff(b"name,total\nA,5", "list.csv") == DocumentFormat.CSV
     assert sniff(b"name,total\nA,5", "list.txt") == DocumentFormat.TEXT
+    assert sniff(b'name;total\nA;5\n"B;6\nC;7\n', "list.csv") == DocumentFormat.CSV
     assert sniff(b"no table here", "list.csv") == DocumentFormat.TEXT
     assert sniff(b"# Title", "CHANGE_TRIGGERS.MD") == DocumentFormat.MARKDOWN
     assert sniff(b"# Title", "notes.pdf") == DocumentFormat.TEXT

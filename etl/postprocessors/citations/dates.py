@@ -13,6 +13,7 @@ from etl.postprocessors.citations.languages import DAY_FIRST, months_of
 YEAR = r"(?P<year>\d{4}|['’]?\d{2})(?!\d)"
 DAY = r"(?<![\w.,/-])(?P<day>\d{1,2})"
 GAP = r"(?:[ \u00a0]|\n(?!\n))"
+NAME = r"[^\W\d_][^\W\d_\u0300-\u036f]*(?:[\u0300-\u036f][^\W\d_]*)*"
 YEAR_FIRST = re.compile(
     r"(?<![\w/-])(?<!\d\.)(?P<year>\d{4})(?P<mark>[-/.])(?P<month>\d{1,2})(?P=mark)(?P<day>\d{1,2})(?=T\d|(?![\w/-])(?!\.\d))"
 )
@@ -24,7 +25,7 @@ NUMERIC = re.compile(
 SHORT = re.compile(r"(?<![\w./,-])(?P<day>\d{1,2})\.(?P<month>\d{1,2})\.(?![\w/-])")
 NAMED = re.compile(
     rf"{DAY}(?:st|nd|rd|th|er|º|ª|°|o|\.)?(?:{GAP}|[-/])?(?:(?:of|de|di|den|do){GAP}|d['’])?"
-    rf"(?P<month>[^\W\d_][^\W\d_\u0300-\u036f]*(?:[\u0300-\u036f][^\W\d_]*)*)\.?,?"
+    rf"(?P<month>{NAME})\.?,?"
     rf"(?:(?:{GAP}|[-/])?(?:(?:of|de|del|di|do){GAP})?{YEAR})?",
     re.IGNORECASE,
 )
@@ -42,6 +43,14 @@ IDEOGRAPHIC = re.compile(
 )
 VIETNAMESE = re.compile(
     r"(?<![\w.,/-])(?P<day>\d{1,2})(?: tháng |/)(?P<month>\d{1,2}) năm (?P<year>\d{4})(?!\w)", re.IGNORECASE
+)
+# German ranges of days: `1.-3. Mai 2026`, `01.–03.05.2026`, `28. April bis 3. Mai 2026`.
+MONTH = rf"(?:\d{{1,2}}\.|{NAME}\.?)"
+RANGE = re.compile(
+    rf"(?<![\w.,/-])(?P<first>\d{{1,2}})\.(?:{GAP}?(?P<first_month>{MONTH}))?"
+    rf"{GAP}?(?:[-–—/+&]|bis(?:{GAP}zum)?|und|u\.){GAP}?"
+    rf"(?P<last>\d{{1,2}})\.{GAP}?(?P<month>{MONTH})(?:{GAP}?{YEAR})?(?![\w/-])(?!\.\d)",
+    re.IGNORECASE,
 )
 DIGITS = {numeral: str(value) for value, numeral in enumerate("〇一二三四五六七八九")} | {"零": "0"}
 ERAS = {"明治": 1867, "大正": 1911, "昭和": 1925, "平成": 1988, "令和": 2018}  # the year before the era's first year
@@ -94,6 +103,8 @@ def find(text: str, offset: int) -> Iterator[FoundDate]:
         for match in pattern.finditer(plain):
             if found := found_date(match, offset):
                 yield found
+    for match in RANGE.finditer(plain):
+        yield from ends_of_range(match, offset)
 
 
 def found_date(match: re.Match[str], offset: int) -> FoundDate | None:
@@ -112,6 +123,22 @@ def found_date(match: re.Match[str], offset: int) -> FoundDate | None:
     has_foreign_month = match.re is NAMED and parts["month"].casefold() not in ENGLISH
     start, end = match.start() + offset, match.end() + offset
     return FoundDate(start=start, end=end, orders=orders, year=year, mark=mark, has_foreign_month=has_foreign_month)
+
+
+def ends_of_range(match: re.Match[str], offset: int) -> Iterator[FoundDate]:
+    """Yield the first and the last day of a range. They share the year and, if only one is written, the month."""
+    month = match["month"].rstrip(".")
+    first_month = (match["first_month"] or month).rstrip(".")
+    months = month_numbers(first_month), month_numbers(month)
+    if any(len(each) != 1 for each in months):
+        return
+    first, last = (int(match["first"]), months[0][0]), (int(match["last"]), months[1][0])
+    if last[::-1] <= first[::-1] or not (is_day(*first) and is_day(*last)):
+        return
+    mark = "." if month.isdecimal() else ""
+    for start, pair in ((match.start(), first), (match.start("last"), last)):
+        end, year = match.end() + offset, year_of(match["year"] or "")
+        yield FoundDate(start=start + offset, end=end, orders={"day": pair}, year=year, mark=mark)
 
 
 def month_numbers(text: str) -> tuple[int, ...]:

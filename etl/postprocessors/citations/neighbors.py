@@ -12,8 +12,11 @@ from functools import lru_cache
 
 from etl.postprocessors.citations.characters import FILLER
 from etl.postprocessors.citations.units import (
+    CODES,
     CURRENCY,
+    CURRENCY_WORD,
     MINUS_WORDS,
+    NUMBER_WORD,
     ONE,
     SCALE,
     SIDES,
@@ -38,6 +41,14 @@ SIGN_HEADS = frozenset(re.findall(r"\w+", "sign vorzeichen signo signe segno"))
 WORD_BEFORE = re.compile(rf"(?:[^\W\d_]{{1,20}}\.?)?[{SYMBOLS}]?\Z")
 WORD_AFTER = re.compile(rf"{GAP}{{0,20}}\n?{GAP}{{0,20}}\(?(?P<word>[^\W\d_][^\s|\d,;:()/{FILLER}]{{0,15}})")
 LIKE_CURRENCY = re.compile(rf"{CURRENCY}|[A-Z]{{2,4}}|[A-Z][A-Za-z]{{0,2}}[A-Z]|[A-Za-z]{{0,3}}[{SYMBOLS}]")
+# The end of an amount in words or, after a word in the same cell, the code of a currency; then one space or line break.
+WORDED_AMOUNT = re.compile(
+    rf"(?:(?<![^\W_])(?:{NUMBER_WORD}|{SCALE}|{CURRENCY_WORD})|[^\W\d_]{GAP}(?-i:{'|'.join(CODES)}))"
+    rf"\.?{FILLER}*[ \u00a0\n]?{FILLER}*\Z",
+    re.IGNORECASE,
+)
+# A word after one space. More spaces separate the columns of a table.
+PROSE = re.compile(rf"{FILLER}*[,;]?[ \u00a0]{FILLER}*(?P<word>[^\W\d_]{{2,}})")
 SHORT = 5  # letters up to which a word with an attached sign or bracket may be a currency
 SYMBOLS_OF_TEXT = frozenset("=|+^№©®✓✔●■►")
 # Marks of bounds and estimates: `≤ 500.00`, `~500.00`.
@@ -153,6 +164,15 @@ def brackets_around(plain: str, lows: list[int], highs: list[int], *, is_amount:
         return None
     opening, closing = lows[first] - 1, highs[last] + 1
     return (opening, closing) if is_amount or (plain[opening] == "(" and first + last == 0) else None
+
+
+def is_prose_around(plain: str, opening: int, end: int) -> bool:
+    """Return whether an amount in brackets may be in prose, where it can repeat an amount in words: `ten dollars
+    ($10.00)`. A number word or a currency precedes it, or a word follows it."""
+    if WORDED_AMOUNT.search(plain, max(0, opening - MAX_LABEL), opening):
+        return True
+    word = PROSE.match(plain, end)
+    return bool(word) and not LIKE_CURRENCY.fullmatch(word["word"]) and word["word"].casefold() not in SIDES
 
 
 def positions_before(plain: str, start: int) -> Iterator[tuple[int, bool]]:

@@ -11,7 +11,7 @@ from decimal import Decimal
 
 from etl.postprocessors.citations.characters import FILLER, FRACTIONS, has_no_bounds, search_text, without_markup
 from etl.postprocessors.citations.conventions import Convention, Digits, read_digits
-from etl.postprocessors.citations.neighbors import Span, is_qualified, scale_around, sign_around
+from etl.postprocessors.citations.neighbors import Span, is_prose_around, is_qualified, scale_around, sign_around
 from etl.postprocessors.citations.parts import is_part, is_split
 from etl.postprocessors.citations.scales import beside, is_near, units_in
 from etl.postprocessors.citations.units import CURRENCY, LETTERS, ONE, PERCENT, SCALE, SCALED, UNIT, scales_of
@@ -179,11 +179,14 @@ def read_sign(plain: str, found: FoundNumber, before: re.Match[str], after: re.M
         found.has_dash = bool(before["gap"]) and not before["second"]
         if found.signs == (1,):
             found.start, found.sign = found.core[0] - len(before["currency"] or ""), ""
+        elif plain[found.core[0]] == ",":
+            found.signs = (1, -1)  # `–,50 €` is a German price of 50 cents
     elif after["minus"]:
         found.signs = (-1,) if found.digits.has_separator else (1, -1)
     elif is_enclosed:
         is_amount = (found.digits.has_separator or found.has_currency) and "%" not in after.group()
-        found.signs = (-1,) if is_amount else (1, -1)
+        opening = plain.rfind("(", found.start, found.core[0])
+        found.signs = (-1,) if is_amount and not is_prose_around(plain, opening, found.end) else (1, -1)
     else:
         # An unpaired parenthesis is not part of the number.
         found.start += len(before["open"] or "")

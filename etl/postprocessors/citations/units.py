@@ -23,6 +23,23 @@ CURRENCY = "|".join(
         rf"(?:US|A|C|R|S|NZ|HK|MX)?[{SYMBOLS}]",
     ]
 )
+# Currencies in prose, in any case, and the last words of numbers in words in the languages of `languages.FREQUENT`.
+CURRENCY_WORD = (
+    "euros?|dollars?|d[oó]lar(?:es)?|dollari|pounds?|sterling|pfund|francs?|franken|pesos?|yen|yuan|rupees?|rupien"
+    "|reais|real|cents?|centavos|c[eé]ntimos|centimes|pence"
+)
+NUMBER_WORD = (
+    "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
+    "|(?:twen|thir|for|fif|six|seven|eigh|nine)ty"
+    r"|\w{0,40}(?:hundert|tausend)(?:(?:und)?(?:eins?|zwei|drei|vier|fünf|sechs|sieben|acht|neun|elf|zwölf))?"
+    r"|\w{0,40}(?:zwan|vier|fünf|sech|sieb|acht|neun)zig|\w{0,40}drei(?:ß|ss)ig|\w{0,20}zehn"
+    "|zwei|drei|vier|fünf|sechs|sieben|acht|neun|elf|zwölf"
+    "|dix|vingts?|trente|(?:quar|cinqu|soix)ante|cent"
+    "|diez|veinte|(?:tre|cuare|cincue|sese|sete|oche|nove)nta|cien(?:to)?|(?:dos|tres|cuatro|seis|ocho)cientos|quinientos"
+    r"|dieci|venti|(?:tre|quara|cinqua|sessa|setta|otta|nova)nta|\w{0,20}cento|\w{0,40}mila"
+    r"|tien|\w{0,40}(?:honderd|duizend)|(?:twin|der|veer|vijf|zes|zeven|tach|negen)tig"
+    "|dez|vinte|(?:tri|quare|cinque|sesse|sete|oite|nove)nta|cem|(?:duz|trez|quatroc|quinh|seisc|setec|oitoc|novec)entos"
+)
 PERCENT = r"[%‰٪]|(?:prozent|per ?cent|pour cent|por ciento|por cento|per cento|procent)(?![^\W_])"
 UNITS = (
     "kg mg µg μg g t lb lbs oz km cm mm dm m ft in l L ml cl hl m² m³ km² cm² cm³ m2 m3 qm cbm ha h hrs min s sec ms d "

@@ -48,7 +48,7 @@ class Pdf:
         return len(self.document)
 
     def page(self, index: int) -> LocalPage:
-        page = self.document[index]
+        page = self.open_page(index)
         layer = TextLayer(page)
         parts = layer.read()
         entries = self.form_entries(page)
@@ -69,6 +69,14 @@ class Pdf:
             picture=lambda: self.render(page, LAYOUT_DPI),
         )
 
+    def open_page(self, index: int) -> Any:
+        """Return a page. If its crop box is outside of its media box, it is the whole media box, as in PDF viewers.
+        PDFium's page would be empty."""
+        page = self.document[index]
+        if not all(page.get_size()):
+            page.set_cropbox(*page.get_mediabox())
+        return page
+
     def form_entries(self, page: Any) -> list[Box]:
         form = self.document.formenv
         page_box, rotation = page.get_bbox(), page.get_rotation()
@@ -76,7 +84,7 @@ class Pdf:
 
     def draw(self, index: int, size: ImageSize) -> Any:
         """Return the pixels of a page as BGR, for previews and language models."""
-        page = self.document[index]
+        page = self.open_page(index)
         self.check_images(page)
         return page.render(scale=size.scale(page.get_size()), maybe_alpha=False).to_numpy()
 

@@ -71,6 +71,7 @@ OFFICE_WARNINGS = {
     "hidden_text": HIDDEN_TEXT,
     "image_not_read": "The page has a large picture. Text in it was not read.",
     "attachment_not_read": "The message has attachments. They were not read.",
+    "unbalanced_quotes": "A quotation mark is not closed. Each line was read as a row, which splits cells with breaks.",
 }
 # A list of cells of a sheet, such as `B4, C7, …`.
 CELLS = re.compile(r"[A-Z0-9, …-]{1,500}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 # Codes of warnings. The worker adds their texts.
-HIDDEN, IMAGE, ATTACHMENT = "hidden_text", "image_not_read", "attachment_not_read"
+HIDDEN, IMAGE, ATTACHMENT, QUOTES = "hidden_text", "image_not_read", "attachment_not_read", "unbalanced_quotes"
 # Unicode noncharacters, used as internal marks: of a page break, of content that needs a warning, and of the start and
 # end of text that is struck through.
 PAGE_BREAK, MARKS = "\ufdd0", {HIDDEN: "\ufdd1", IMAGE: "\ufdd2"}
