@@ -218,6 +218,11 @@ class SourceSession:
             types = types_of(connection, list(oids.values()))
         return [Column(name, *types[oid], modifiers[name]) for name, oid in oids.items()]
 
+    @property
+    def encoding(self) -> str:
+        """The encoding of the database by its name in Postgres, such as `UTF8`."""
+        return self.connection().info.parameter_status("server_encoding") or ""
+
     def stream(self, statement: sql.Composed) -> "CopyStream":
         """Prepare a COPY … TO STDOUT. It starts when the first block is read, and its end ends the transaction."""
         with translated():
@@ -309,12 +314,16 @@ class Column(NamedTuple):
         return self.type.endswith("[]")
 
 
-# Postgres reports the base type for a column whose type is a domain, but not for an array of a domain. Categories S and
-# E are strings and enums. Category U has the other types, such as XML. Of these, JSON does not count as text, because
-# it contains numbers.
+# Postgres reports the base type for a column whose type is a domain, but not for an array of a domain.
+#
+# A type is text unless its output cannot be a formula: arrays, composites, ranges, and records (A, C, R, and P) start
+# with brackets; Postgres' own types of the other categories are numbers, dates, and the like, except for operators such
+# as `=(integer,integer)`, which count as numbers; in JSON, only numbers can start with a sign.
 TYPES = """
 SELECT oid, format_type(oid, NULL), CASE WHEN typcategory = 'A' THEN typelem END,
-       typcategory IN ('S', 'E') OR typcategory = 'U' AND oid NOT IN ('json'::regtype, 'jsonb'::regtype)
+       NOT (typcategory IN ('A', 'C', 'R', 'P') OR typnamespace = 'pg_catalog'::regnamespace AND (
+           typcategory IN ('B', 'D', 'G', 'I', 'N', 'T', 'V') AND typname NOT IN ('regoper', 'regoperator')
+           OR typname IN ('json', 'jsonb')))
 FROM pg_type WHERE oid = ANY(%s)
 """
 BASE_TYPES = """

@@ -53,7 +53,7 @@ def encoded(shape: Shape, function: tuple[str, str] = FUNCTION) -> tuple[bytes, 
     with database.SourceSession() as session:
         session.begin(timeout=30)
         columns = session.columns(function) if encoding.needs_columns(shape) else []
-        stream = session.stream(encoding.copy_statement(function, PAIR, shape, columns))
+        stream = session.stream(encoding.copy_statement(function, PAIR, shape, columns, session.encoding))
         envelope = encoding.envelope(shape, PAIR, columns, dataset="things", version=3)
         content = encoding.Encoding(stream, shape, envelope=envelope)
         return b"".join(content), content
@@ -327,6 +327,6 @@ def test_names_and_values_are_quoted(source_db: psycopg.Connection) -> None:
     with database.SourceSession() as session:
         for shape in (Shape(), Shape(format="jsonl"), Shape(dialect=Dialect(formula_policy="escape"))):
             session.begin(timeout=30)
-            statement = encoding.copy_statement(function, pair, shape, session.columns(function))
+            statement = encoding.copy_statement(function, pair, shape, session.columns(function), session.encoding)
             data = b"".join(encoding.Encoding(session.stream(statement), shape))
             assert b"'; DROP SCHEMA data CASCADE; --" in data

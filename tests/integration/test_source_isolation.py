@@ -42,7 +42,7 @@ def call(
     with session.calling(chunk_id=1):
         session.begin(timeout=30, allow_writes=allow_writes)
         columns = session.columns(("data", name)) if encoding.needs_columns(shape) else []
-        statement = encoding.copy_statement(("data", name), PAIR, shape, columns)
+        statement = encoding.copy_statement(("data", name), PAIR, shape, columns, session.encoding)
         return b"".join(encoding.Encoding(session.stream(statement), shape))
 
 
