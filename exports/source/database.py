@@ -305,6 +305,7 @@ class Column(NamedTuple):
     name: str
     type: str
     element: str | None  # the type of an array's elements, or its base type if it is a domain
+    scalar: str | None  # the same, or the base type of the innermost elements, if the elements are domains over arrays
     is_text: bool
     modifier: int = -1  # type modifier, such as the precision and scale of a numeric (of its elements for an array)
 
@@ -312,6 +313,11 @@ class Column(NamedTuple):
     def is_array(self) -> bool:
         """Whether the type is an array such as `integer[]`. Other types with elements, such as `int2vector`, aren't."""
         return self.type.endswith("[]")
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether the type is an array of a domain over an array."""
+        return self.element != self.scalar
 
 
 # Postgres reports the base type for a column whose type is a domain, but not for an array of a domain.
@@ -326,22 +332,27 @@ SELECT oid, format_type(oid, NULL), CASE WHEN typcategory = 'A' THEN typelem END
            OR typname IN ('json', 'jsonb')))
 FROM pg_type WHERE oid = ANY(%s)
 """
+# The first type that is no domain is the base type, and the last type that of the innermost elements.
 BASE_TYPES = """
 WITH RECURSIVE base AS (
-    SELECT oid AS domain, oid, typbasetype FROM pg_type WHERE oid = ANY(%s)
+    SELECT oid AS element, oid, 1 AS depth FROM pg_type WHERE oid = ANY(%s)
     UNION ALL
-    SELECT base.domain, t.oid, t.typbasetype FROM base JOIN pg_type t ON t.oid = base.typbasetype
+    SELECT base.element, CASE typtype WHEN 'd' THEN typbasetype ELSE typelem END, depth + 1
+    FROM base JOIN pg_type t USING (oid) WHERE typtype = 'd' OR typcategory = 'A'
 )
-SELECT domain, format_type(oid, NULL) FROM base WHERE typbasetype = 0
+SELECT element, (array_agg(format_type(oid, NULL) ORDER BY depth) FILTER (WHERE typtype <> 'd'))[1],
+       (array_agg(format_type(oid, NULL) ORDER BY depth DESC))[1]
+FROM base JOIN pg_type USING (oid) GROUP BY element
 """
 
 
-def types_of(connection: psycopg.Connection, oids: list[int]) -> dict[int, tuple[str, str | None, bool]]:
-    """Return for each type ID the fields `type`, `element`, and `is_text` of a Column."""
+def types_of(connection: psycopg.Connection, oids: list[int]) -> dict[int, tuple[str, str | None, str | None, bool]]:
+    """Return for each type ID the fields `type`, `element`, `scalar`, and `is_text` of a Column."""
     types = connection.execute(TYPES, [oids]).fetchall()
     elements = [element for _, _, element, _ in types if element]
-    bases: dict[int, str] = dict(connection.execute(BASE_TYPES, [elements]).fetchall()) if elements else {}
-    return {oid: (name, bases.get(element), is_text) for oid, name, element, is_text in types}
+    found = connection.execute(BASE_TYPES, [elements]).fetchall() if elements else []
+    bases: dict[int, tuple[str, str]] = {element: (base, scalar) for element, base, scalar in found}
+    return {oid: (name, *bases.get(element, (None, None)), is_text) for oid, name, element, is_text in types}
 
 
 class CopyStream:
