@@ -25,6 +25,7 @@ from config.platform.heartbeat import LeaseLost
 from exports.core.errors import (
     PERMANENT,
     ExportError,
+    NoColumns,
     PermanentSourceError,
     RowTooLarge,
     SourceBehindPooler,
@@ -388,6 +389,8 @@ class CopyStream:
     def _read(self) -> Generator[bytearray]:
         with translated(timeout=self._timeout):
             with self._connection.cursor() as cursor, cursor.copy(self._statement) as copy:
+                if cursor.pgresult and not cursor.pgresult.nfields:
+                    raise NoColumns
                 block = bytearray()
                 is_over = False
                 while not is_over and (row := copy.read()):

@@ -13,7 +13,7 @@ import orjson
 import zstandard
 from psycopg import sql
 
-from exports.core.errors import PermanentSourceError
+from exports.core.errors import NoColumns, PermanentSourceError
 from exports.core.planning import Pair, Shape
 from exports.source import formula_guard
 from exports.source.database import Column, CopyStream, call_of
@@ -43,7 +43,12 @@ def needs_columns(shape: Shape) -> bool:
 
 
 def selected(columns: list[Column], shape: Shape) -> list[Column]:
-    """Return the columns of the file. Raises PermanentSourceError if the function no longer has a selected column."""
+    """Return the columns of the file.
+
+    Raises NoColumns, and PermanentSourceError if the function no longer has a selected column.
+    """
+    if not columns:
+        raise NoColumns
     if not shape.columns:
         return columns
     by_name = {column.name: column for column in columns}
