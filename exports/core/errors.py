@@ -87,6 +87,13 @@ class PermanentSourceError(SourceError):
     retryable = False
 
 
+class NoColumns(PermanentSourceError):
+    """The dataset's function returns a table without columns, which has no valid file in most formats."""
+
+    def __init__(self) -> None:
+        super().__init__("the function returns no columns")
+
+
 class ChunkUploadFailed(ExportError):
     """The object storage did not accept the file, and the immediate retry failed too."""
 
@@ -130,6 +137,7 @@ PERMANENT_DETAILS = (
     "a row has ",
     "an escaped column name is longer ",
     "two columns have ",
+    "the function returns no ",
     "column ",
     "The results have more than ",
 )

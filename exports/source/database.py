@@ -25,6 +25,7 @@ from config.platform.heartbeat import LeaseLost
 from exports.core.errors import (
     PERMANENT,
     ExportError,
+    NoColumns,
     PermanentSourceError,
     RowTooLarge,
     SourceBehindPooler,
@@ -218,6 +219,11 @@ class SourceSession:
             types = types_of(connection, list(oids.values()))
         return [Column(name, *types[oid], modifiers[name]) for name, oid in oids.items()]
 
+    @property
+    def encoding(self) -> str:
+        """The encoding of the database by its name in Postgres, such as `UTF8`."""
+        return self.connection().info.parameter_status("server_encoding") or ""
+
     def stream(self, statement: sql.Composed) -> "CopyStream":
         """Prepare a COPY … TO STDOUT. It starts when the first block is read, and its end ends the transaction."""
         with translated():
@@ -300,6 +306,7 @@ class Column(NamedTuple):
     name: str
     type: str
     element: str | None  # the type of an array's elements, or its base type if it is a domain
+    scalar: str | None  # the same, or the base type of the innermost elements, if the elements are domains over arrays
     is_text: bool
     modifier: int = -1  # type modifier, such as the precision and scale of a numeric (of its elements for an array)
 
@@ -308,31 +315,45 @@ class Column(NamedTuple):
         """Whether the type is an array such as `integer[]`. Other types with elements, such as `int2vector`, aren't."""
         return self.type.endswith("[]")
 
+    @property
+    def is_nested(self) -> bool:
+        """Whether the type is an array of a domain over an array."""
+        return self.element != self.scalar
 
-# Postgres reports the base type for a column whose type is a domain, but not for an array of a domain. Categories S and
-# E are strings and enums. Category U has the other types, such as XML. Of these, JSON does not count as text, because
-# it contains numbers.
+
+# Postgres reports the base type for a column whose type is a domain, but not for an array of a domain.
+#
+# A type is text unless its output cannot be a formula: arrays, composites, ranges, and records (A, C, R, and P) start
+# with brackets; Postgres' own types of the other categories are numbers, dates, and the like, except for operators such
+# as `=(integer,integer)`, which count as numbers; in JSON, only numbers can start with a sign.
 TYPES = """
 SELECT oid, format_type(oid, NULL), CASE WHEN typcategory = 'A' THEN typelem END,
-       typcategory IN ('S', 'E') OR typcategory = 'U' AND oid NOT IN ('json'::regtype, 'jsonb'::regtype)
+       NOT (typcategory IN ('A', 'C', 'R', 'P') OR typnamespace = 'pg_catalog'::regnamespace AND (
+           typcategory IN ('B', 'D', 'G', 'I', 'N', 'T', 'V') AND typname NOT IN ('regoper', 'regoperator')
+           OR typname IN ('json', 'jsonb')))
 FROM pg_type WHERE oid = ANY(%s)
 """
+# The first type that is no domain is the base type, and the last type that of the innermost elements.
 BASE_TYPES = """
 WITH RECURSIVE base AS (
-    SELECT oid AS domain, oid, typbasetype FROM pg_type WHERE oid = ANY(%s)
+    SELECT oid AS element, oid, 1 AS depth FROM pg_type WHERE oid = ANY(%s)
     UNION ALL
-    SELECT base.domain, t.oid, t.typbasetype FROM base JOIN pg_type t ON t.oid = base.typbasetype
+    SELECT base.element, CASE typtype WHEN 'd' THEN typbasetype ELSE typelem END, depth + 1
+    FROM base JOIN pg_type t USING (oid) WHERE typtype = 'd' OR typcategory = 'A'
 )
-SELECT domain, format_type(oid, NULL) FROM base WHERE typbasetype = 0
+SELECT element, (array_agg(format_type(oid, NULL) ORDER BY depth) FILTER (WHERE typtype <> 'd'))[1],
+       (array_agg(format_type(oid, NULL) ORDER BY depth DESC))[1]
+FROM base JOIN pg_type USING (oid) GROUP BY element
 """
 
 
-def types_of(connection: psycopg.Connection, oids: list[int]) -> dict[int, tuple[str, str | None, bool]]:
-    """Return for each type ID the fields `type`, `element`, and `is_text` of a Column."""
+def types_of(connection: psycopg.Connection, oids: list[int]) -> dict[int, tuple[str, str | None, str | None, bool]]:
+    """Return for each type ID the fields `type`, `element`, `scalar`, and `is_text` of a Column."""
     types = connection.execute(TYPES, [oids]).fetchall()
     elements = [element for _, _, element, _ in types if element]
-    bases: dict[int, str] = dict(connection.execute(BASE_TYPES, [elements]).fetchall()) if elements else {}
-    return {oid: (name, bases.get(element), is_text) for oid, name, element, is_text in types}
+    found = connection.execute(BASE_TYPES, [elements]).fetchall() if elements else []
+    bases: dict[int, tuple[str, str]] = {element: (base, scalar) for element, base, scalar in found}
+    return {oid: (name, *bases.get(element, (None, None)), is_text) for oid, name, element, is_text in types}
 
 
 class CopyStream:
@@ -368,6 +389,8 @@ class CopyStream:
     def _read(self) -> Generator[bytearray]:
         with translated(timeout=self._timeout):
             with self._connection.cursor() as cursor, cursor.copy(self._statement) as copy:
+                if cursor.pgresult and not cursor.pgresult.nfields:
+                    raise NoColumns
                 block = bytearray()
                 is_over = False
                 while not is_over and (row := copy.read()):

@@ -55,7 +55,7 @@ def examine(function: tuple[str, str], *, allow_writes: bool) -> Examination:
     except ExportError as error:
         return Examination([], refusal=reason(name, found, similar, error))
     if not columns or (found and not found[0].is_set):
-        returned = f"one value of type {found[0].returns}" if found else "no columns"
+        returned = "no columns" if not found or found[0].is_set else f"one value of type {found[0].returns}"
         return Examination([], refusal=f"{name} returns {returned}. {TABLE}")
     return Examination(columns, warning=warning(name, found) if not allow_writes else "")
 

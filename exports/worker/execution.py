@@ -323,7 +323,7 @@ def prepare_call(claim: Claim, session: database.SourceSession) -> encoding.Cont
     columns = (
         encoding.selected(session.columns(claim.function), claim.shape) if encoding.needs_columns(claim.shape) else []
     )
-    statement = encoding.copy_statement(claim.function, claim.pair, claim.shape, columns)
+    statement = encoding.copy_statement(claim.function, claim.pair, claim.shape, columns, session.encoding)
     envelope = encoding.envelope(claim.shape, claim.pair, columns, dataset=claim.dataset, version=claim.schema_version)
     return encoding.content_of(session.stream(statement), claim.shape, columns, envelope=envelope)
 

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from rest_framework.test import APIClient
 
 from config.platform import storage
+from exports.core.errors import explain
 from exports.core.planning import Dialect, Shape
 from exports.models import Chunk, Dataset, Job
 from exports.worker import execution
@@ -64,6 +65,34 @@ def test_json_lists_only_the_selected_columns(dataset: Dataset, alice: User) -> 
     document = json.loads(content_of(job))
     assert document["columns"] == [{"name": "d", "type": "date"}, {"name": "n", "type": "integer"}]
     assert document["rows"][0] == {"d": "2024-02-28", "n": 1}
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(),
+        Shape(dialect=Dialect(formula_policy="escape")),
+        Shape(format="jsonl"),
+        Shape(format="json"),
+        Shape(format="parquet"),
+    ],
+)
+def test_a_function_without_columns_fails_its_chunks(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, shape: Shape
+) -> None:
+    """A30: the function of a registered dataset was replaced. No attempt is repeated."""
+    source_db.execute("""
+        DROP FUNCTION data.rows_for; CREATE TABLE data.bare ();
+        CREATE FUNCTION data.rows_for(key text, effective_date date) RETURNS SETOF data.bare
+        LANGUAGE sql STABLE AS 'SELECT FROM generate_series(1, 3)'
+    """)
+    job = make_job(dataset, alice, 1, shape=shape)
+    execution.drain()
+    chunk = job.chunks.get()
+    assert (chunk.status, chunk.error_code, chunk.error_detail, chunk.attempts) == (
+        "failed", "EXPORT_SOURCE_ERROR", "the function returns no columns", 1,
+    )  # fmt: skip
+    assert explain(chunk.error_code, chunk.error_detail)["retryable"] is False
 
 
 def test_different_selections_have_different_files(api: APIClient, dataset: Dataset) -> None:

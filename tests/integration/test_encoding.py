@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 from datetime import UTC, date, datetime
+from decimal import Decimal
 
 import psycopg
 import pytest
@@ -53,7 +54,7 @@ def encoded(shape: Shape, function: tuple[str, str] = FUNCTION) -> tuple[bytes, 
     with database.SourceSession() as session:
         session.begin(timeout=30)
         columns = session.columns(function) if encoding.needs_columns(shape) else []
-        stream = session.stream(encoding.copy_statement(function, PAIR, shape, columns))
+        stream = session.stream(encoding.copy_statement(function, PAIR, shape, columns, session.encoding))
         envelope = encoding.envelope(shape, PAIR, columns, dataset="things", version=3)
         content = encoding.Encoding(stream, shape, envelope=envelope)
         return b"".join(content), content
@@ -272,6 +273,50 @@ def test_arrays_of_domains_are_written_as_arrays_of_their_base_types(source_db: 
     }
 
 
+def test_arrays_of_domains_over_arrays_are_written_as_arrays_of_their_innermost_types(
+    source_db: psycopg.Connection,
+) -> None:
+    """The last columns are composites: their fields are as in Postgres' `row_to_json`."""
+    source_db.execute(r"""
+        CREATE DOMAIN data.price AS numeric(12, 2);
+        CREATE DOMAIN data.net_price AS data.price;
+        CREATE DOMAIN data.prices AS data.net_price[];
+        CREATE DOMAIN data.net_prices AS data.prices;
+        CREATE DOMAIN data.lists AS data.net_prices[];
+        CREATE DOMAIN data.numbers AS bigint[];
+        CREATE DOMAIN data.pictures AS bytea[];
+        CREATE DOMAIN data.moments AS timestamp[];
+        CREATE DOMAIN data.words AS text[];
+        CREATE TYPE data.pair AS (a numeric, b bigint);
+        CREATE DOMAIN data.couple AS data.pair;
+        CREATE FUNCTION data.nested(key text, effective_date date)
+        RETURNS TABLE (
+            a data.net_price, b data.net_prices, c data.prices[], d data.net_prices[], e data.lists[], f data.numbers[],
+            g data.pictures[], h data.moments[], i data.words[], j data.couple, k data.couple[])
+        LANGUAGE plpgsql AS $$ BEGIN RETURN QUERY SELECT
+            0.10::data.net_price, '{0.10}'::data.net_prices, '{"{0.10,NULL}",NULL}'::data.prices[],
+            '{"{-0.10,NaN}","{}"}'::data.net_prices[], '{"{\"{1,0.20}\"}"}'::data.lists[],
+            '{"{{9007199254740993,-1}}"}'::data.numbers[], ARRAY[ARRAY['\x00ff'::bytea]::data.pictures],
+            '{"{2024-02-29,NULL}"}'::data.moments[], '{"{1,-2.5}"}'::data.words[], (1.10, 5)::data.couple,
+            ARRAY[(1.10, NULL)::data.couple];
+        END $$
+    """)
+    data, _ = encoded(Shape(format="jsonl"), ("data", "nested"))
+    assert json.loads(data, parse_float=Decimal) == {
+        "a": "0.10",
+        "b": ["0.10"],
+        "c": [["0.10", None], None],
+        "d": [["-0.10", "NaN"], []],
+        "e": [[["1.00", "0.20"]]],
+        "f": [[["9007199254740993", "-1"]]],
+        "g": [["AP8="]],
+        "h": [["2024-02-29T00:00:00+00:00", None]],
+        "i": [["1", "-2.5"]],
+        "j": {"a": Decimal("1.10"), "b": 5},
+        "k": [{"a": Decimal("1.10"), "b": None}],
+    }
+
+
 def test_timestamps_are_in_utc_in_json_whatever_time_zone_the_function_sets(source_db: psycopg.Connection) -> None:
     source_db.execute("""
         CREATE FUNCTION data.local_days(key text, effective_date date)
@@ -327,6 +372,6 @@ def test_names_and_values_are_quoted(source_db: psycopg.Connection) -> None:
     with database.SourceSession() as session:
         for shape in (Shape(), Shape(format="jsonl"), Shape(dialect=Dialect(formula_policy="escape"))):
             session.begin(timeout=30)
-            statement = encoding.copy_statement(function, pair, shape, session.columns(function))
+            statement = encoding.copy_statement(function, pair, shape, session.columns(function), session.encoding)
             data = b"".join(encoding.Encoding(session.stream(statement), shape))
             assert b"'; DROP SCHEMA data CASCADE; --" in data

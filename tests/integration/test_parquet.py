@@ -297,6 +297,19 @@ def test_settings_of_the_function_do_not_change_values(
         assert Chunk.objects.get().error_detail.startswith('column "at" has a value that ')
 
 
+@pytest.mark.parametrize(("digits", "ratio"), [(0, 0.3), (1, 0.30000000000000004)])
+def test_floats_have_the_digits_that_the_function_sets(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, digits: int, ratio: float
+) -> None:
+    """A30: as in CSV and JSON."""
+    plpgsql(source_db, "ratio float8", f"SET extra_float_digits = {digits}; RETURN QUERY SELECT 0.1::float8 + 0.2;")
+    dataset.function = "data.own"
+    dataset.save()
+    job = make_job(dataset, alice, 1, shape=PARQUET)
+    execution.drain()
+    assert parquet.read_table(io.BytesIO(delivered(finish(job)))).to_pylist() == [{"ratio": ratio}]
+
+
 def test_a_call_is_cancelled_after_its_timeout(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
     """A30: the timeout of other formats applies, also if some rows have arrived."""
     function(source_db, "slow", "n int, t text", "SELECT n, pg_sleep(0.01)::text FROM generate_series(1, 1000) n")

@@ -82,6 +82,12 @@ def refusal(function: str) -> str:
             "data.one returns one value of type integer. It must return a table",
         ),
         (
+            """CREATE TABLE data.bare ();
+            CREATE FUNCTION data.blank(key text, d date) RETURNS SETOF data.bare LANGUAGE sql STABLE AS 'SELECT'""",
+            "data.blank",
+            "data.blank returns no columns. It must return a table",
+        ),
+        (
             "CREATE FUNCTION data.wild(key text, d date) RETURNS SETOF record LANGUAGE sql STABLE AS 'SELECT 1, 2'",
             "data.wild",
             "data.wild(key text, effective_date date) cannot be called. SQLSTATE 42601: syntax error: a column",

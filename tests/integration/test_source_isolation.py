@@ -42,7 +42,7 @@ def call(
     with session.calling(chunk_id=1):
         session.begin(timeout=30, allow_writes=allow_writes)
         columns = session.columns(("data", name)) if encoding.needs_columns(shape) else []
-        statement = encoding.copy_statement(("data", name), PAIR, shape, columns)
+        statement = encoding.copy_statement(("data", name), PAIR, shape, columns, session.encoding)
         return b"".join(encoding.Encoding(session.stream(statement), shape))
 
 
@@ -372,6 +372,48 @@ def test_other_values_are_not_escaped(
     data = call(session, "cells", Shape(dialect=Dialect(formula_policy="escape"))).decode()
 
     assert next(iter(list(csv.reader(io.StringIO(data, newline="")))[1:])) == [value]
+
+
+# ---- Settings that a function changes -------------------------------------------------------------------------------
+VALUES = """RETURN QUERY SELECT 0.1::float8 + 0.2, interval '1 day 02:00', timestamptz '2024-02-29 12:00+00',
+    date '2024-02-29', bytea '\\x00ff';"""
+COLUMNS = "ratio float8, span interval, at timestamptz, day date, raw bytea"
+DEFAULTS = {
+    "csv": b"0.30000000000000004,1 day 02:00:00,2024-02-29 12:00:00+00,2024-02-29,\\x00ff",
+    "jsonl": b'{"ratio":0.30000000000000004,"span":"1 day 02:00:00","at":"2024-02-29T12:00:00+00:00",'
+    b'"day":"2024-02-29","raw":"AP8="}',
+}
+INSTANT, JAPAN = b"2024-02-29T12:00:00+00:00", b"2024-02-29T21:00:00+09:00"
+# The setting, and what it replaces in CSV and in JSON Lines.
+CHANGES = {
+    "extra_float_digits = 0": ((b"0.30000000000000004", b"0.3"), (b"0.30000000000000004", b"0.3")),
+    "IntervalStyle = 'iso_8601'": ((b"1 day 02:00:00", b"P1DT2H"), (b"1 day 02:00:00", b"P1DT2H")),
+    "TimeZone = 'Asia/Tokyo'": ((b"12:00:00+00", b"21:00:00+09"), (INSTANT, JAPAN)),
+    "DateStyle = 'SQL, YMD'": (
+        (b"2024-02-29 12:00:00+00,2024-02-29", b"02/29/2024 12:00:00 UTC,02/29/2024"),
+        (b"", b""),
+    ),
+    "bytea_output = 'escape'": ((b"\\x00ff", b"\\000\\377"), (b"", b"")),
+}
+
+
+@pytest.mark.parametrize("setting", CHANGES)
+def test_a_setting_applies_to_the_rows_of_a_call_that_changes_it(
+    source_db: psycopg.Connection, session: database.SourceSession, setting: str
+) -> None:
+    function(source_db, "changed", f"SET LOCAL {setting}; {VALUES}", columns=COLUMNS)
+    for form, change in zip(DEFAULTS, CHANGES[setting], strict=True):
+        assert call(session, "changed", Shape(format=form)).splitlines()[-1] == DEFAULTS[form].replace(*change)
+
+
+def test_a_setting_in_a_clause_of_the_function_changes_no_rows(
+    source_db: psycopg.Connection, session: database.SourceSession
+) -> None:
+    function(source_db, "clauses", VALUES, columns=COLUMNS)
+    for setting in CHANGES:
+        source_db.execute(f"ALTER FUNCTION data.clauses SET {setting}")
+    for form, expected in DEFAULTS.items():
+        assert call(session, "clauses", Shape(format=form)).splitlines()[-1] == expected
 
 
 # ---- Bounds ---------------------------------------------------------------------------------------------------------
