@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 import orjson
 import structlog
-from zipstream import ZIP_DEFLATED, ZIP_STORED, ZipStream
+from zipstream import ZIP_DEFLATED, ZipStream
 
 from config.platform import storage
 from config.platform.db import identity
@@ -50,6 +50,10 @@ class FilesDiffer(Exception):
         "the files have different columns: the dataset's function changed, but its schema version did not. Export "
         'again with "reuse": "never"'
     )
+
+
+class SizeDiffers(storage.StorageError):
+    """A file has the recorded ETag, but not the recorded size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,16 +178,18 @@ def as_zip(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
 
 
 def zipped(job: Job, adopt: Adopt) -> Iterator[bytes]:
-    """Yield a zip of the files in folders YYYY/MM/DD/, and a manifest.json that describes exactly these files."""
+    """Yield a zip of the files in folders YYYY/MM/DD/, and a manifest.json that describes exactly these files.
+
+    Readers of streams, such as Java's ZipInputStream, can read it. They find the end of an entry only if it is
+    deflated, so compressed files are deflated with level 0, which does not compress. And they expect sizes of 4 bytes
+    after the entry, which the archive writes only if the size of the file is known in advance.
+    """
     is_compressed = job.compression != Compression.NONE
-    archive = ZipStream(
-        compress_type=ZIP_STORED if is_compressed else ZIP_DEFLATED,
-        compress_level=None if is_compressed else encoding.GZIP_LEVEL,
-    )
+    archive = ZipStream(compress_type=ZIP_DEFLATED, compress_level=0 if is_compressed else encoding.GZIP_LEVEL)
     entries = []
     for chunk, blocks in contents(job, adopt):
         entries.append(entry_of(job, chunk))
-        archive.add(blocks, planning.file_name(chunk.pair, job.shape))
+        archive.add(blocks, planning.file_name(chunk.pair, job.shape), size=chunk.bytes)
         yield from archive.file()
     archive.add(b"".join(manifest_of(job, entries)), "manifest.json")
     yield from archive.finalize()
@@ -409,13 +415,18 @@ def adopting(chunk: Chunk, first: Callable[[], T], work: Callable[[Chunk], T], a
 
 
 def blocks_of(chunk: Chunk) -> Iterator[bytes]:
-    """Yield the file's bytes. Raises FileGone if it has changed since the chunk was done."""
+    """Yield the file's bytes. Raises SizeDiffers, and FileGone if it has changed since the chunk was done."""
     if not chunk.bytes:
         return
+    size = 0
     try:
-        yield from storage.read(chunk.path, if_match=chunk.etag)
+        for block in storage.read(chunk.path, if_match=chunk.etag):
+            size += len(block)
+            yield block
     except (storage.Missing, storage.Changed) as error:
         raise FileGone from error
+    if size != chunk.bytes:
+        raise SizeDiffers(f"a file has {size} bytes, but {chunk.bytes} are recorded")
 
 
 class SeekableFile(io.RawIOBase):
