@@ -9,7 +9,7 @@ All bundles are streamed: memory does not grow with the number or the size of th
 
 import io
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -187,9 +187,11 @@ def zipped(job: Job, adopt: Adopt) -> Iterator[bytes]:
     is_compressed = job.compression != Compression.NONE
     archive = ZipStream(compress_type=ZIP_DEFLATED, compress_level=0 if is_compressed else encoding.GZIP_LEVEL)
     entries = []
+    names: Counter[str] = Counter()
     for chunk, blocks in contents(job, adopt):
-        entries.append(entry_of(job, chunk))
-        archive.add(blocks, planning.file_name(chunk.pair, job.shape), size=chunk.bytes)
+        entry = entry_of(job, chunk, names)
+        entries.append(entry)
+        archive.add(blocks, entry["fileName"], size=chunk.bytes)
         yield from archive.file()
     archive.add(b"".join(manifest_of(job, entries)), "manifest.json")
     yield from archive.finalize()
@@ -198,7 +200,8 @@ def zipped(job: Job, adopt: Adopt) -> Iterator[bytes]:
 def as_manifest(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
     """Copy all files, and list them."""
     job = attempt.job
-    entries = (entry_of(job, chunk) for chunk in copied_files(attempt))
+    names: Counter[str] = Counter()
+    entries = (entry_of(job, chunk, names) for chunk in copied_files(attempt))
     return f"{base_name(job)}.manifest.json", "application/json", manifest_of(job, entries)
 
 
@@ -342,11 +345,12 @@ def manifest_of(job: Job, entries: Iterable[dict[str, Any]]) -> Iterator[bytes]:
     yield b"\n]}\n"
 
 
-def entry_of(job: Job, chunk: Chunk) -> dict[str, Any]:
+def entry_of(job: Job, chunk: Chunk, names: Counter[str]) -> dict[str, Any]:
+    """Return the description of a file. `names` has those of the earlier files."""
     return {
         "key": chunk.key,
         "effectiveDate": chunk.effective_date,
-        "fileName": planning.file_name(chunk.pair, job.shape),
+        "fileName": planning.distinct_file_name(chunk.pair, job.shape, names),
         "rows": chunk.rows,
         "bytes": chunk.bytes,
         "sha256": chunk.sha256,

@@ -35,7 +35,7 @@ from config.platform import storage
 from config.platform.db import identity, sql
 from config.platform.heartbeat import LeaseLost
 from exports.api import event_hub
-from exports.core.planning import Dialect, Shape
+from exports.core.planning import Dialect, Pair, Shape
 from exports.delivery import bundles, chunk_files, links, packs, receipts
 from exports.delivery.links import ReceiptExpired
 from exports.jobs import actions
@@ -50,7 +50,7 @@ from exports.worker.transitions import ChunkResult
 from tests.broker import lose_messages, queued
 from tests.conftest import change_settings, client_of
 from tests.integration import faulty_s3, zip_streams
-from tests.integration.factories import claim_one, end_chunk, make_job, result_of
+from tests.integration.factories import FIRST_DAY, claim_one, end_chunk, make_job, result_of
 from tests.integration.test_execution import CONTENT, PATH, empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
 from tests.waiting import wait_until
@@ -175,6 +175,23 @@ def test_a_zip_can_be_read_without_its_directory(
     archive = zipfile.ZipFile(io.BytesIO(data))
     assert list(zip_streams.entries(data)) == [(name, archive.read(name)) for name in archive.namelist()]
     assert len(archive.namelist()) == 4
+
+
+@pytest.mark.parametrize("delivery", ["zip", "manifest"])
+def test_files_whose_keys_differ_in_case_have_names_that_differ_in_more(
+    dataset: Dataset, alice: User, delivery: str
+) -> None:
+    """File systems of Windows and macOS ignore case and Unicode normalization: one file would replace another."""
+    keys = ["JFK", "jfk", "\u00e9", "e\u0301"]
+    expected = [f"2024/02/28/{name}.csv" for name in ("JFK_20240228", "jfk_20240228_2", "\u00e9_20240228")]
+    expected.append("2024/02/28/e\u0301_20240228_2.csv")
+    for _ in range(2):
+        job = make_job(dataset, alice, delivery=delivery, pairs=[Pair(key, FIRST_DAY) for key in keys], reuse="never")
+        data = delivered(finish(job))
+        archive = zipfile.ZipFile(io.BytesIO(data)) if delivery == "zip" else None
+        assert archive is None or archive.namelist() == [*expected, "manifest.json"]
+        manifest = json.loads(archive.read("manifest.json") if archive else data)
+        assert [(file["key"], file["fileName"]) for file in manifest["files"]] == list(zip(keys, expected, strict=True))
 
 
 def test_a_file_of_more_than_4_gib_has_a_zip64_entry(dataset: Dataset, alice: User) -> None:
