@@ -240,6 +240,7 @@ def found_at(data: Any, tokens: tuple[str, ...]) -> Any:
 def write_csv(table: ResultTable, file: IO[bytes], layout: ResultLayout) -> None:
     """Write CSV in the format of exports: NULL is empty, an empty string is `""`, and lines end with LF."""
     guard = formulas.escaped if layout.escapes_formulas else str
+    name_guard = escaped_name if layout.escapes_formulas else str
 
     def cell(value: Any) -> str:
         if value is None:
@@ -250,9 +251,15 @@ def write_csv(table: ResultTable, file: IO[bytes], layout: ResultLayout) -> None
         return layout.delimiter.join(map(cell, values)).encode() + b"\n"
 
     file.write(BOM_UTF8 if layout.bom else b"")
-    file.write(line(table.header()))
+    file.write(line([name_guard(name) for name in table.header()]))
     for row in table:
         file.write(line(row))
+
+
+def escaped_name(name: str) -> str:
+    """Return the header of a column. A field may have the escaped name of another field, so that is escaped, too."""
+    text = name.lstrip("'")
+    return name if formulas.escaped(text) == text else f"'{name}"
 
 
 def written(value: Any) -> str:

@@ -1,10 +1,12 @@
 """Expansion of a request into an ordered list of (key, date) pairs, and their object keys. Pure functions."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import date, timedelta
 from typing import NamedTuple
+from unicodedata import normalize
 
 SUFFIXES = {"gzip": ".gz", "zstd": ".zst"}
 
@@ -66,6 +68,18 @@ def file_name(pair: Pair, shape: Shape) -> str:
     """Return the path from the year on: `2013/02/15/JFK_20130215.csv`."""
     day = pair.effective_date.isoformat()  # strftime would not pad the year 7 to four digits
     return f"{day.replace('-', '/')}/{pair.key}_{day.replace('-', '')}{shape.extension}"
+
+
+def distinct_file_name(pair: Pair, shape: Shape, taken: Counter[str]) -> str:
+    """Return the file name, with `_2`, `_3`, … before its extension if file systems confuse it with a name in `taken`.
+
+    Those of Windows and macOS ignore case, and some ignore Unicode normalization. Adds the name to `taken`.
+    """
+    name = file_name(pair, shape)
+    folded = normalize("NFC", normalize("NFC", name).casefold())
+    taken[folded] += 1
+    # No other name ends like this: the extension follows the eight digits of the date.
+    return name if taken[folded] == 1 else f"{name.removesuffix(shape.extension)}_{taken[folded]}{shape.extension}"
 
 
 def object_key(base_path: str, pair: Pair, shape: Shape) -> str:

@@ -9,7 +9,7 @@ All bundles are streamed: memory does not grow with the number or the size of th
 
 import io
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 import orjson
 import structlog
-from zipstream import ZIP_DEFLATED, ZIP_STORED, ZipStream
+from zipstream import ZIP_DEFLATED, ZipStream
 
 from config.platform import storage
 from config.platform.db import identity
@@ -50,6 +50,10 @@ class FilesDiffer(Exception):
         "the files have different columns: the dataset's function changed, but its schema version did not. Export "
         'again with "reuse": "never"'
     )
+
+
+class SizeDiffers(storage.StorageError):
+    """A file has the recorded ETag, but not the recorded size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,16 +178,20 @@ def as_zip(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
 
 
 def zipped(job: Job, adopt: Adopt) -> Iterator[bytes]:
-    """Yield a zip of the files in folders YYYY/MM/DD/, and a manifest.json that describes exactly these files."""
+    """Yield a zip of the files in folders YYYY/MM/DD/, and a manifest.json that describes exactly these files.
+
+    Readers of streams, such as Java's ZipInputStream, can read it. They find the end of an entry only if it is
+    deflated, so compressed files are deflated with level 0, which does not compress. And they expect sizes of 4 bytes
+    after the entry, which the archive writes only if the size of the file is known in advance.
+    """
     is_compressed = job.compression != Compression.NONE
-    archive = ZipStream(
-        compress_type=ZIP_STORED if is_compressed else ZIP_DEFLATED,
-        compress_level=None if is_compressed else encoding.GZIP_LEVEL,
-    )
+    archive = ZipStream(compress_type=ZIP_DEFLATED, compress_level=0 if is_compressed else encoding.GZIP_LEVEL)
     entries = []
+    names: Counter[str] = Counter()
     for chunk, blocks in contents(job, adopt):
-        entries.append(entry_of(job, chunk))
-        archive.add(blocks, planning.file_name(chunk.pair, job.shape))
+        entry = entry_of(job, chunk, names)
+        entries.append(entry)
+        archive.add(blocks, entry["fileName"], size=chunk.bytes)
         yield from archive.file()
     archive.add(b"".join(manifest_of(job, entries)), "manifest.json")
     yield from archive.finalize()
@@ -192,7 +200,8 @@ def zipped(job: Job, adopt: Adopt) -> Iterator[bytes]:
 def as_manifest(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
     """Copy all files, and list them."""
     job = attempt.job
-    entries = (entry_of(job, chunk) for chunk in copied_files(attempt))
+    names: Counter[str] = Counter()
+    entries = (entry_of(job, chunk, names) for chunk in copied_files(attempt))
     return f"{base_name(job)}.manifest.json", "application/json", manifest_of(job, entries)
 
 
@@ -336,11 +345,12 @@ def manifest_of(job: Job, entries: Iterable[dict[str, Any]]) -> Iterator[bytes]:
     yield b"\n]}\n"
 
 
-def entry_of(job: Job, chunk: Chunk) -> dict[str, Any]:
+def entry_of(job: Job, chunk: Chunk, names: Counter[str]) -> dict[str, Any]:
+    """Return the description of a file. `names` has those of the earlier files."""
     return {
         "key": chunk.key,
         "effectiveDate": chunk.effective_date,
-        "fileName": planning.file_name(chunk.pair, job.shape),
+        "fileName": planning.distinct_file_name(chunk.pair, job.shape, names),
         "rows": chunk.rows,
         "bytes": chunk.bytes,
         "sha256": chunk.sha256,
@@ -409,13 +419,18 @@ def adopting(chunk: Chunk, first: Callable[[], T], work: Callable[[Chunk], T], a
 
 
 def blocks_of(chunk: Chunk) -> Iterator[bytes]:
-    """Yield the file's bytes. Raises FileGone if it has changed since the chunk was done."""
+    """Yield the file's bytes. Raises SizeDiffers, and FileGone if it has changed since the chunk was done."""
     if not chunk.bytes:
         return
+    size = 0
     try:
-        yield from storage.read(chunk.path, if_match=chunk.etag)
+        for block in storage.read(chunk.path, if_match=chunk.etag):
+            size += len(block)
+            yield block
     except (storage.Missing, storage.Changed) as error:
         raise FileGone from error
+    if size != chunk.bytes:
+        raise SizeDiffers(f"a file has {size} bytes, but {chunk.bytes} are recorded")
 
 
 class SeekableFile(io.RawIOBase):

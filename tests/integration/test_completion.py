@@ -7,6 +7,7 @@ import io
 import json
 import multiprocessing
 import os
+import random
 import signal
 import threading
 import time
@@ -34,7 +35,7 @@ from config.platform import storage
 from config.platform.db import identity, sql
 from config.platform.heartbeat import LeaseLost
 from exports.api import event_hub
-from exports.core.planning import Dialect, Shape
+from exports.core.planning import Dialect, Pair, Shape
 from exports.delivery import bundles, chunk_files, links, packs, receipts
 from exports.delivery.links import ReceiptExpired
 from exports.jobs import actions
@@ -48,8 +49,8 @@ from exports.worker.slot import WorkerSlot
 from exports.worker.transitions import ChunkResult
 from tests.broker import lose_messages, queued
 from tests.conftest import change_settings, client_of
-from tests.integration import faulty_s3
-from tests.integration.factories import claim_one, end_chunk, make_job, result_of
+from tests.integration import faulty_s3, zip_streams
+from tests.integration.factories import FIRST_DAY, claim_one, end_chunk, make_job, result_of
 from tests.integration.test_execution import CONTENT, PATH, empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
 from tests.waiting import wait_until
@@ -130,13 +131,101 @@ def test_single_json_is_one_array(dataset: Dataset, alice: User, compression: st
     assert [len(document["rows"]) for document in documents] == [3, 3, 3]
 
 
-def test_a_zip_stores_compressed_files_as_they_are(dataset: Dataset, alice: User) -> None:
+def test_a_zip_does_not_compress_compressed_files(dataset: Dataset, alice: User) -> None:
     """A31."""
-    receipt = finish(make_job(dataset, alice, 2, delivery="zip", shape=Shape(format="jsonl", compression="zstd")))
-    archive = zipfile.ZipFile(io.BytesIO(delivered(receipt)))
+    shape = Shape(format="jsonl", compression="zstd")
+    data = delivered(finish(make_job(dataset, alice, 2, delivery="zip", shape=shape)))
+    archive = zipfile.ZipFile(io.BytesIO(data))
     file = archive.getinfo("2024/02/28/JFK_20240228.jsonl.zst")
-    assert file.compress_type == zipfile.ZIP_STORED
     assert [json.loads(line)["n"] for line in UNPACK["zstd"](archive.read(file)).splitlines()] == [1, 2, 3]
+    # Deflate has blocks of bytes as they are, with 5 bytes each, of which the last block may be empty.
+    assert 0 < file.compress_size - file.file_size <= 10
+    assert archive.read(file) in data
+
+
+@pytest.mark.slow
+def test_compressed_files_grow_by_less_than_a_thousandth_in_a_zip(dataset: Dataset, alice: User) -> None:
+    content = random.Random(0).randbytes(2_000_000)  # of many blocks of deflate
+    job = make_job(dataset, alice, 2, shape=Shape(compression="gzip"))
+    execution.drain()
+    for chunk in job.chunks.all():
+        stored = storage.put(chunk.path, content, content_type="application/gzip", if_match=chunk.etag)
+        Chunk.objects.filter(pk=chunk.pk).update(etag=stored.etag, sha256=stored.sha256, bytes=stored.size)
+    completion.complete(job.pk)
+
+    archive = zipfile.ZipFile(io.BytesIO(delivered(Receipt.objects.get())))
+    for file in archive.infolist()[:2]:
+        assert archive.read(file) == content
+        assert file.compress_size - file.file_size < file.file_size / 1000
+
+
+@pytest.mark.parametrize("small_bytes", [bundles.SMALL_BYTES, 0])
+@pytest.mark.parametrize(
+    "shape",
+    [Shape(), Shape(compression="gzip"), Shape(format="jsonl", compression="zstd"), Shape(format="parquet")],
+    ids=lambda shape: shape.extension,
+)
+def test_a_zip_can_be_read_without_its_directory(
+    dataset: Dataset, alice: User, shape: Shape, small_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java's ZipInputStream and other readers of streams see only the entries, not the directory at the end."""
+    monkeypatch.setattr(bundles, "SMALL_BYTES", small_bytes)
+    data = delivered(finish(make_job(dataset, alice, 3, delivery="zip", shape=shape)))
+
+    archive = zipfile.ZipFile(io.BytesIO(data))
+    assert list(zip_streams.entries(data)) == [(name, archive.read(name)) for name in archive.namelist()]
+    assert len(archive.namelist()) == 4
+
+
+@pytest.mark.parametrize("delivery", ["zip", "manifest"])
+def test_files_whose_keys_differ_in_case_have_names_that_differ_in_more(
+    dataset: Dataset, alice: User, delivery: str
+) -> None:
+    """File systems of Windows and macOS ignore case and Unicode normalization: one file would replace another."""
+    keys = ["JFK", "jfk", "\u00e9", "e\u0301"]
+    expected = [f"2024/02/28/{name}.csv" for name in ("JFK_20240228", "jfk_20240228_2", "\u00e9_20240228")]
+    expected.append("2024/02/28/e\u0301_20240228_2.csv")
+    for _ in range(2):
+        job = make_job(dataset, alice, delivery=delivery, pairs=[Pair(key, FIRST_DAY) for key in keys], reuse="never")
+        data = delivered(finish(job))
+        archive = zipfile.ZipFile(io.BytesIO(data)) if delivery == "zip" else None
+        assert archive is None or archive.namelist() == [*expected, "manifest.json"]
+        manifest = json.loads(archive.read("manifest.json") if archive else data)
+        assert [(file["key"], file["fileName"]) for file in manifest["files"]] == list(zip(keys, expected, strict=True))
+
+
+def test_a_file_of_more_than_4_gib_has_a_zip64_entry(dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, 2)
+    execution.drain()
+
+    Chunk.objects.filter(seq=0).update(bytes=5 * 1024**3)
+    large = first_header(job)
+    assert (large.is_zip64, large.version, large.compressed, large.size) == (True, 45, 0xFFFFFFFF, 0xFFFFFFFF)
+    Chunk.objects.filter(seq=0).update(bytes=1024**3)
+    small = first_header(job)
+    assert (small.is_zip64, small.version, small.compressed, small.size) == (False, 20, 0, 0)
+
+
+def first_header(job: Job) -> zip_streams.LocalHeader:
+    stream = io.BytesIO(next(bundles.zipped(job, lambda chunk: chunk)))
+    assert stream.read(4) == zip_streams.LOCAL
+    return zip_streams.read_header(stream)
+
+
+@pytest.mark.parametrize("delivery", ["zip", "single"])
+@pytest.mark.parametrize("size", [bundles.SMALL_BYTES + 1, 5 * 1024**3])
+def test_a_large_file_of_another_size_fails_the_attempt(
+    dataset: Dataset, alice: User, delivery: str, size: int
+) -> None:
+    job = make_job(dataset, alice, 2, delivery=delivery)
+    execution.drain()
+    Chunk.objects.filter(seq=1).update(bytes=size)
+    completion.complete(job.pk)
+
+    job.refresh_from_db()
+    assert (job.status, job.error_code, job.completion_attempts) == ("running", "EXPORT_BUNDLE_FAILED", 1)
+    assert job.error_detail == f"a file has {len(CONTENT)} bytes, but {size} are recorded"
+    assert not list(storage.list_objects(f"{packs.PREFIX}/"))
 
 
 def test_a_manifest_does_not_contain_the_files(dataset: Dataset, alice: User) -> None:

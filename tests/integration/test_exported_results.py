@@ -139,6 +139,16 @@ def test_csv_has_the_requested_dialect(api: APIClient, rule: Rule) -> None:
     assert content.startswith(b"\xef\xbb\xbf")
 
 
+def test_escaped_headers_are_distinct(api: APIClient, rule: Rule) -> None:
+    """A36: in any order of the fields, and without a change of other headers."""
+    headers = {"=a": "'=a", "'=a": "''=a", "''=a": "'''=a", "'b": "'b", "b'=": "b'=", "-1": "-1", "'-1": "'-1"}
+    for number, names in enumerate((list(headers), list(reversed(headers)))):
+        add(rule, dict.fromkeys(names, "x"), days=number)
+        filters = {"dateFrom": f"2026-03-0{number + 1}", "dateTo": f"2026-03-0{number + 1}"}
+        content = delivered(post(api, csv={"formulaPolicy": "escape"}, filters=filters)).decode()
+        assert content.splitlines()[0].split(",")[8:] == [headers[name] for name in names]
+
+
 @pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])
 def test_lines_have_the_data_and_are_compressed_on_request(api: APIClient, rule: Rule, compression: str) -> None:
     """A36, A31."""

@@ -774,6 +774,28 @@ class TestCopy:
         assert fetch(f"{folder}/target") == LARGE
 
 
+@pytest.mark.parametrize(("method", "text"), [("PUT", "partNumber=2"), ("POST", "uploadId=")])
+def test_a_copy_whose_upload_was_aborted_may_be_retried(
+    proxy: Proxy, folder: str, monkeypatch: pytest.MonkeyPatch, method: str, text: str
+) -> None:
+    """It must not look like a copy of a missing object."""
+    monkeypatch.setattr(copies, "COPY_BYTES", PART)
+    source = store(f"{folder}/source", LARGE)
+
+    def abort() -> None:
+        (upload,) = storage.list_uploads(folder)
+        storage.abort_upload(upload.key, upload.upload_id)
+
+    proxy.inject(method, text, faulty_s3.first(abort))
+    with pytest.raises(storage.UploadFailed) as caught:
+        make_copy(source, f"{folder}/target")
+    assert caught.value.retryable
+    assert proxy.faults[0].times == 0
+    assert storage.head(f"{folder}/target") is None
+    make_copy(source, f"{folder}/target")
+    assert fetch(f"{folder}/target") == LARGE
+
+
 # ---- Listing and deleting -------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,10 @@
 """The chunks of a request, and the paths of their files."""
 
+from collections import Counter
 from datetime import date
+from unicodedata import normalize
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +34,34 @@ def test_a_path_has_the_documented_format() -> None:
 def test_years_have_four_digits() -> None:
     key = planning.object_key("a", Pair("K", date(7, 1, 2)), Shape(compression="gzip"))
     assert key == "a/0007/01/02/K_00070102.csv.gz"
+
+
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        (["JFK", "jfk", "LGA", "Jfk"], ["JFK_20130215", "jfk_20130215_2", "LGA_20130215", "Jfk_20130215_3"]),
+        (["\u00e9", "e\u0301", "E\u0301"], ["\u00e9_20130215", "e\u0301_20130215_2", "E\u0301_20130215_3"]),
+        (["a", "A_20130215_2", "A"], ["a_20130215", "A_20130215_2_20130215", "A_20130215_2"]),
+    ],
+)
+def test_file_names_differ_in_more_than_case_and_unicode_normalization(keys: list[str], names: list[str]) -> None:
+    taken: Counter[str] = Counter()
+    pairs = [Pair(key, date(2013, 2, 15)) for key in keys]
+    found = [planning.distinct_file_name(pair, Shape(compression="gzip"), taken) for pair in pairs]
+    assert found == [f"2013/02/15/{name}.csv.gz" for name in names]
+
+
+similar = st.builds(
+    Pair, st.text("aAeE\u00e9\u0301\u00df\u1e9es_2", min_size=1, max_size=4), st.just(date(2013, 2, 15))
+)
+
+
+@given(st.lists(similar, unique=True, max_size=20))
+def test_no_two_files_have_the_same_name_for_a_file_system(pairs: list[Pair]) -> None:
+    taken: Counter[str] = Counter()
+    names = [planning.distinct_file_name(pair, Shape(), taken) for pair in pairs]
+    for form in (str.lower, str.upper, str.casefold):
+        assert len({normalize("NFD", form(normalize("NFC", name))) for name in names}) == len(names)
 
 
 @given(first=st.tuples(pairs, shapes), second=st.tuples(pairs, shapes))

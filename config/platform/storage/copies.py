@@ -17,7 +17,7 @@ from config.platform.storage.commits import (
     no_checkpoint,
     with_upload_id,
 )
-from config.platform.storage.errors import RequestFailed, UploadFailed, request
+from config.platform.storage.errors import RequestFailed, UploadFailed, UploadMissing, request
 from config.platform.storage.objects import StoredObject, abort_quietly, bare, quoted
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ def copy(
     )
     try:
         etag = operation.copy_in_one_request() if size <= COPY_BYTES else operation.copy_in_parts()
+    except UploadMissing as error:  # not the source
+        raise UploadFailed(str(error), retryable=True) from None
     except RequestFailed as error:
         raise UploadFailed(str(error), retryable=error.retryable, is_outage=error.is_outage) from None
     return StoredObject(key=target_key, etag=etag, size=size, sha256=sha256)

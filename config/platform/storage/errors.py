@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 VENDOR_ERRORS = (ClientError, BotoCoreError, ResponseParserError)
 NOT_RETRYABLE = (ParamValidationError, NoCredentialsError, PartialCredentialsError)
-MISSING_CODES = {"NoSuchKey", "NoSuchUpload", "404"}
+MISSING_CODES = {"NoSuchKey", "404"}
+NO_UPLOAD = "NoSuchUpload"
 PRECONDITION_CODES = {"PreconditionFailed", "412"}
 NO_BUCKET = "NoSuchBucket"
 SERVER_ERROR = 500
@@ -55,6 +56,10 @@ class UploadFailed(StorageError):
 
 class Missing(StorageError):
     """The object or multipart upload does not exist."""
+
+
+class UploadMissing(Missing):
+    """The multipart upload does not exist: it was aborted or completed."""
 
 
 class Changed(StorageError):
@@ -92,6 +97,8 @@ def translate_response(error: ClientError) -> StorageError:
     code = error.response.get("Error", {}).get("Code", "")
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     message = f"{error.operation_name} returned {status} {code}"
+    if code == NO_UPLOAD:
+        return UploadMissing(message)
     if code in MISSING_CODES:
         return Missing(message)
     if code in PRECONDITION_CODES:
