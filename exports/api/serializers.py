@@ -50,9 +50,14 @@ def key_error(key: Any, fits: KeyCheck | None) -> ErrorDetail | None:
     """Return the error of a key, or None. `fits`: the dataset's key check, or None if the dataset is unknown."""
     if not isinstance(key, str):
         return ErrorDetail("Must be a string.", code="invalid")
-    if FORBIDDEN_IN_KEYS.search(key) or len(key.encode(errors="replace")) > MAX_KEY_BYTES or (fits and not fits(key)):
-        return ErrorDetail("Does not match the key pattern of the dataset.", code="invalid")
-    return None
+    reason = ""
+    if FORBIDDEN_IN_KEYS.search(key):
+        reason = "Must not contain '..', slashes, backslashes, or control characters."
+    elif (size := len(key.encode(errors="replace"))) > MAX_KEY_BYTES:
+        reason = f"The key has {size:,} bytes. The limit is {MAX_KEY_BYTES}."
+    elif fits and not fits(key):
+        reason = "Does not match the key pattern of the dataset." if key else "The key is empty."
+    return ErrorDetail(reason, code="invalid") if reason else None
 
 
 KEY = {

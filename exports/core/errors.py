@@ -129,8 +129,9 @@ class FileGone(Exception):
 
 
 # SQLSTATE classes for which another attempt cannot help: syntax error, missing object or privilege, invalid schema,
-# invalid authorization, feature not supported. 25006 is a write in a read-only transaction.
-PERMANENT = ("42", "3F", "28", "0A", "25006")
+# invalid authorization, feature not supported. 25006 is a write in a read-only transaction. 22021 and 22P05 are bytes
+# or characters that an encoding does not have: the same rows have them at every attempt.
+PERMANENT = ("42", "3F", "28", "0A", "25006", "22021", "22P05")
 # Prefixes of the details of permanent errors, which have to be recognized by the stored code and detail.
 PERMANENT_DETAILS = (
     *(f"SQLSTATE {code}" for code in PERMANENT),

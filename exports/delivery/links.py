@@ -98,14 +98,13 @@ def mint(receipt: Receipt, bound: ClientBinding = UNBOUND) -> Link:
     """
     with transaction.atomic():
         # The lock serializes concurrent calls. The database's clock decides on the expiry, as when a link is redeemed.
-        live = Receipt.objects.select_for_update().filter(pk=receipt.pk, expires_at__gt=Now())
-        locked = live.annotate(now=Now()).first()
-        if locked is None:
+        live = Receipt.objects.lock_live(receipt.pk)
+        if live is None:
             raise ReceiptExpired
-        until = locked.now + timedelta(seconds=settings.SLUICE.export_link_ttl_seconds)
+        until = live.now + timedelta(seconds=settings.SLUICE.export_link_ttl_seconds)
         receipt.links.filter(used_at=None, revoked_at=None).update(revoked_at=Now())
         audit.record_change(job_id=receipt.pk)
-        return Link.objects.create(receipt=receipt, expires_at=min(until, locked.expires_at), **bound)
+        return Link.objects.create(receipt=receipt, expires_at=min(until, live.expires_at), **bound)
 
 
 def revoke(link: Link) -> None:

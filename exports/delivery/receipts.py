@@ -60,7 +60,7 @@ def revoke(receipt: Receipt) -> None:
     """
     with transaction.atomic():
         # `links.mint` takes the same lock: it either precedes this or finds the receipt expired.
-        live = Receipt.objects.select_for_update().filter(pk=receipt.pk, expires_at__gt=Now()).first()
+        live = Receipt.objects.lock_live(receipt.pk)
         if live is None:
             raise links.ReceiptExpired
         live.links.filter(used_at=None, revoked_at=None).update(revoked_at=Now())

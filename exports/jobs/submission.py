@@ -14,6 +14,7 @@ from config.platform.built_in_datasets import BuiltInDataset
 from config.platform.db import clock, sql
 from config.platform.http import audit
 from config.platform.http.idempotency import Idempotency
+from config.platform.http.problems import BadInput, InputError
 from config.platform.observability import tracing
 from exports.core import metrics, planning, wakeups
 from exports.core.planning import Pair, Shape
@@ -61,6 +62,13 @@ class Caller:
     planned_at: datetime | None = None  # the planned time of the schedule
 
 
+class DatasetDeleted(BadInput):
+    """The dataset was deleted after the request was validated."""
+
+    def __init__(self) -> None:
+        super().__init__(InputError(pointer="/dataset", code="unknown_dataset", detail="Dataset not found."))
+
+
 def submit(read: Callable[[], ExportRequest], caller: Caller) -> tuple[Job, bool]:
     """Create a job and its chunks, charge the quota, and wake workers after the commit.
 
@@ -68,7 +76,7 @@ def submit(read: Callable[[], ExportRequest], caller: Caller) -> tuple[Job, bool
     validated request. It is not called if the job exists already, because the same request may be invalid by now.
 
     Each statement processes at most CHUNKS_AT_ONCE chunks. If the broker does not respond, the reaper sends the wake-up
-    messages later. Raises QuotaExceeded, KeyReused, and InFlight, and writes nothing in these cases.
+    messages later. Raises QuotaExceeded, KeyReused, InFlight, and DatasetDeleted, and writes nothing in these cases.
     """
     idempotency = caller.idempotency
     if idempotency and (job := idempotency.find(Job.objects.all(), user_id=caller.user_id)):
@@ -80,6 +88,8 @@ def submit(read: Callable[[], ExportRequest], caller: Caller) -> tuple[Job, bool
             return job, True
         day = quotas.debit(user_id=caller.user_id, jobs=1, chunks=len(request.pairs))
         rank = turns.next_rank(user_id=caller.user_id, dataset_id=request.dataset.pk)
+        if rank is None:
+            raise DatasetDeleted
         job = create_job(request, caller, charged_on=day, rank=rank)
         reusable = reusable_paths(request, paths)
         copy_chunks(job, request.pairs, paths, reusable)

@@ -1,5 +1,6 @@
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from django.db import models
 from django.db.models.functions import Now
@@ -16,6 +17,15 @@ class ReceiptQuerySet(models.QuerySet["Receipt"]):
     def due_for_deletion(self) -> "ReceiptQuerySet":
         """Return the expired receipts whose delivered object still exists."""
         return self.filter(expires_at__lte=Now() - DELETION_DELAY, deleted_at=None)
+
+    def lock_live(self, pk: UUID) -> "Receipt | None":
+        """Lock a receipt and return it with the database's time as `now`, or return None if it has expired.
+
+        A separate statement checks the expiry: Now() is the time at which a statement started, and the receipt may be
+        revoked while the statement waits for the lock.
+        """
+        list(self.select_for_update().filter(pk=pk).values_list("pk"))
+        return self.filter(pk=pk, expires_at__gt=Now()).annotate(now=Now()).first()
 
 
 class Receipt(models.Model):
@@ -37,6 +47,7 @@ class Receipt(models.Model):
 
     objects = ReceiptQuerySet.as_manager()
 
+    now: datetime  # annotated by `lock_live`
     newest_first: "list[Link]"  # all links or only the newest one, prefetched by `exports.jobs.representation`
 
     class Meta:

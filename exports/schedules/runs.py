@@ -198,13 +198,13 @@ def run_now(schedule: Schedule, read: Reader, caller: submission.Caller, *, now:
     def checked_request() -> submission.ExportRequest:
         if is_active(schedule):
             raise RunActive
-        try:
-            return read_request(schedule, day, read)
-        except BadInput as refusal:
-            raise ScheduleInvalid(f"{ScheduleInvalid.detail} {in_words(refusal)}") from None
+        return read_request(schedule, day, read)
 
-    with transaction.atomic():
-        job, replayed = submission.submit(checked_request, replace(caller, schedule_id=schedule.pk))
-        if not replayed:
-            record(schedule, None, Outcome.STARTED, job=job)
+    try:
+        with transaction.atomic():
+            job, replayed = submission.submit(checked_request, replace(caller, schedule_id=schedule.pk))
+            if not replayed:
+                record(schedule, None, Outcome.STARTED, job=job)
+    except BadInput as refusal:
+        raise ScheduleInvalid(f"{ScheduleInvalid.detail} {in_words(refusal)}") from None
     return job, replayed

@@ -19,6 +19,7 @@ from config.platform.db import sql
 from config.platform.heartbeat import LeaseLost
 from exports.core import events
 from exports.core.errors import FileGone, UploadConflict
+from exports.jobs import quotas
 from exports.models import Chunk, File
 from exports.worker.leases import FILE_FIELDS, Claim, KnownFile
 
@@ -96,6 +97,7 @@ def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
 # last: a job adopts no file whose rows, when the job started, were older than the dataset's limit for reuse, and a job
 # that does not allow reuse adopts none that was read before its start. The job's row is locked before the chunk, which
 # only the holder of the completion does. This cannot deadlock with the end of a chunk, because all chunks are done.
+# Each file that may be adopted could have been reused, so a snapshot becomes a reused chunk, which is refunded.
 ADOPT = (
     """
 WITH ours AS MATERIALIZED (
@@ -105,11 +107,13 @@ WITH ours AS MATERIALIZED (
     FROM exports_jobs j JOIN exports_dataset d ON d.id = j.dataset_id
     WHERE j.job_id = %(job)s AND j.completion_token = %(token)s AND j.status IN ('running', 'retrying') FOR UPDATE OF j
 ), before AS MATERIALIZED (
-    SELECT c.id, c.rows, c.bytes FROM exports_chunk c JOIN ours ON ours.job_id = c.job_id WHERE c.id = %(chunk)s
+    SELECT c.id, c.rows, c.bytes, c.charged, c.source = 'snapshot' AS is_snapshot
+    FROM exports_chunk c JOIN ours ON ours.job_id = c.job_id WHERE c.id = %(chunk)s
 ), newer AS (
     UPDATE exports_chunk c
     SET etag = f.etag, sha256 = f.sha256, rows = f.rows, bytes = f.bytes, header_bytes = f.header_bytes,
-        data_as_of = f.data_as_of
+        data_as_of = f.data_as_of, source = CASE c.source WHEN 'snapshot' THEN 'reused' ELSE c.source END,
+        error_code = '', error_detail = '', source_message = ''
     FROM exports_file f, ours
     WHERE c.id = %(chunk)s AND c.job_id = ours.job_id AND c.status = 'done' AND f.path = c.path
       AND f.dataset_id = c.dataset_id AND f.schema_version = ours.schema_version AND f.etag <> c.etag
@@ -119,11 +123,14 @@ WITH ours AS MATERIALIZED (
     SELECT job_id, id, status, 1 AS nth FROM newer
 ), settled AS (
     UPDATE exports_jobs j
-    SET rows = j.rows + n.rows - b.rows, bytes = j.bytes + n.bytes - b.bytes, event_seq = j.event_seq + 3
+    SET rows = j.rows + n.rows - b.rows, bytes = j.bytes + n.bytes - b.bytes, event_seq = j.event_seq + 3,
+        reused = j.reused + b.is_snapshot::int, degraded = j.degraded - b.is_snapshot::int
     FROM newer n JOIN before b ON b.id = n.id WHERE j.job_id = (SELECT job_id FROM ours)
-    RETURNING j.job_id, j.event_seq, j.status, j.status AS was, 1 AS chunks
+    RETURNING j.job_id, j.user_id, j.charged_on, j.event_seq, j.status, j.status AS was, 1 AS chunks,
+              (b.is_snapshot AND b.charged)::int AS refund
 )
 """
+    + quotas.REFUND
     + events.INSERT_CHUNK_EVENTS
     + """
 SELECT EXISTS (SELECT 1 FROM ours) AS ours, EXISTS (SELECT 1 FROM newer) AS adopted, EXISTS (

@@ -16,6 +16,7 @@ from tests.integration.faulty_s3 import lose_reply
 
 FEBRUARY = ("--keys", "JFK,LGA", "--from", "2024-02-01", "--to", "2024-02-29")
 NO_KEY = "Does not match the key pattern of the dataset."
+NO_PATH = "Must not contain '..', slashes, backslashes, or control characters."
 UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -110,8 +111,8 @@ def test_errors_in_a_file_are_reported_by_line(dataset: Dataset, sluice: Cli) ->
     output = sluice("export", "submit", "things", "--csv", "chunks.csv", "--format", "xml", code=5).err.splitlines()
     assert output == [
         "Error: chunks.csv line 4 (JFK, 2024-02-30), effectiveDate: Must be a date written YYYY-MM-DD.",
-        f"chunks.csv line 6 (, 2024-02-28), key: {NO_KEY}",
-        f"chunks.csv line 7 (../x, 2024-02-28), key: {NO_KEY}",
+        "chunks.csv line 6 (, 2024-02-28), key: The key is empty.",
+        f"chunks.csv line 7 (../x, 2024-02-28), key: {NO_PATH}",
         '--format: "xml" is not a valid choice.',
     ]  # fmt: skip
 

@@ -113,6 +113,28 @@ def test_a_permanent_source_error_degrades_immediately(
     assert (job.status, chunk.source, chunk.attempts) == ("success", "snapshot", 1)
 
 
+def test_a_snapshot_that_another_job_replaced_with_new_rows_is_reused(
+    api: APIClient, older: Job, dataset: Dataset, alice: User, source_db: psycopg.Connection
+) -> None:
+    """A18, A38: the completion adopts the new file. Only failures of the source degrade a delivery."""
+    source_db.execute("DROP FUNCTION data.rows_for")
+    job = make_job(dataset, alice, 1, reuse="never")
+    execution.drain()
+    used = Usage.objects.get().chunks
+    assert job.chunks.get().source == "snapshot"
+    replace_function(source_db, "RETURN QUERY SELECT key, 2, effective_date;")
+    make_job(dataset, alice, 1, reuse="never")
+    execution.drain()
+    completion.complete(job.pk)
+
+    body = api.get(f"/exports/{job.pk}").json()
+    assert (body["status"], body["receipt"]["degraded"]) == ("success", False)
+    assert (body["progress"]["done"], body["progress"]["reused"], body["progress"]["degraded"]) == (1, 1, 0)
+    (chunk,) = api.get(f"/exports/{job.pk}/chunks").json()["results"]
+    assert (chunk["source"], chunk["rows"], chunk["error"]) == ("reused", 2, None)
+    assert Usage.objects.get().chunks == used  # one more for the other job, and one less for the reused chunk
+
+
 def test_an_object_storage_failure_does_not_degrade_an_export(
     older: Job, dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any
 ) -> None:

@@ -32,7 +32,7 @@ from etl.postprocessors.server_features import JsonMode, ServerFeatures
 from etl.providers.local import sandbox, system_calls
 from exports.models import Dataset, Slot, Tick
 from tests.conftest import change_settings
-from tests.integration import faulty_s3
+from tests.integration import faulty_s3, old_postgres
 from tests.integration.faulty_s3 import Handler
 
 
@@ -245,6 +245,24 @@ def test_it_finds_that_the_default_rule_is_missing(transactional_db: None, chang
 
 
 # ---- Datasets -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("subject", "setting", "needed"),
+    [(source.SUBJECT, "source_database_url", 14), (database.SUBJECT, "database_url", 15)],
+    ids=["source", "database"],
+)
+@pytest.mark.django_db(transaction=True)
+def test_it_finds_an_unsupported_version_of_postgres(
+    settings: LazySettings, change: Callable[..., None], subject: Subject[Any], setting: str, needed: int
+) -> None:
+    env = settings.SLUICE
+    url = env.source_url if setting == "source_database_url" else env.database_url.get_secret_value()
+    with old_postgres.running(url) as server:
+        change(**{setting: SecretStr(server.url)})
+        level, text = examine(subject, "version")
+    assert level == "failure"
+    assert f"It runs Postgres 13; Sluice needs {needed} or newer" in text
+
+
 def test_it_finds_missing_datasets(transactional_db: None) -> None:
     level, text = examine(source.SUBJECT, "datasets")
     assert level == "warning"

@@ -307,6 +307,8 @@ def replace_function(source_db: psycopg.Connection, body: str) -> None:
         ("PERFORM 1/0;", "retrying", "EXPORT_SOURCE_ERROR", "SQLSTATE 22012"),
         ("PERFORM pg_sleep(3);", "retrying", "EXPORT_SOURCE_TIMEOUT", "SQLSTATE 57014"),
         ("PERFORM pg_terminate_backend(pg_backend_pid());", "retrying", "EXPORT_SOURCE_UNAVAILABLE", ""),
+        (r"PERFORM convert_from('\xff', 'UTF8');", "failed", "EXPORT_SOURCE_ERROR", "SQLSTATE 22021"),
+        ("PERFORM convert_to('→', 'LATIN1');", "failed", "EXPORT_SOURCE_ERROR", "SQLSTATE 22P05"),
         ("PERFORM nothing.at_all();", "failed", "EXPORT_SOURCE_ERROR", "SQLSTATE 3F000"),
         ("PERFORM * FROM nowhere;", "failed", "EXPORT_SOURCE_ERROR", "SQLSTATE 42P01"),
     ],

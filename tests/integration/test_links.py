@@ -2,6 +2,8 @@
 
 import hashlib
 import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_network
 from typing import Any
 from uuid import UUID
@@ -9,15 +11,18 @@ from uuid import UUID
 import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
+from django.db import connections, transaction
 from django.test import Client
 from rest_framework.test import APIClient
 
-from exports.delivery import links
+from exports.delivery import links, receipts
 from exports.models import Dataset, Download, Job, Link, Receipt
 from tests.conftest import change_settings
 from tests.integration.factories import finish, make_job
+from tests.integration.locks import waits_for_a_lock
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
+from tests.waiting import wait_until
 
 HOME: dict[str, Any] = {"REMOTE_ADDR": "192.0.2.7", "HTTP_USER_AGENT": "curl/8"}
 AWAY: dict[str, Any] = {**HOME, "REMOTE_ADDR": "198.51.100.7"}
@@ -233,6 +238,30 @@ def test_refusals_have_the_first_documented_reason(
     assert APIClient().head(path, **client).status_code == 403
     assert [each.outcome for each in Download.objects.all()] == [code] * 3
     assert get(path + "x", **client) == (403, "link_invalid")
+
+
+@pytest.mark.parametrize("late", [links.mint, receipts.revoke])
+def test_a_request_that_waited_for_a_revocation_is_refused(
+    dataset: Dataset, alice: User, late: Callable[[Receipt], object]
+) -> None:
+    """A24: the request starts before the receipt is revoked, and gets its lock afterwards."""
+    receipt = finish(make_job(dataset, alice, 1)).receipt
+
+    def send_late() -> object:
+        try:
+            return late(Receipt.objects.get(pk=receipt.pk))
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            Receipt.objects.select_for_update().get(pk=receipt.pk)
+            waiting = pool.submit(send_late)
+            wait_until(lambda: waiting.done() or waits_for_a_lock())
+            receipts.revoke(receipt)
+        with pytest.raises(links.ReceiptExpired):
+            waiting.result()
+    assert Link.objects.get().revoked_at
 
 
 def test_a_link_to_a_deleted_object_is_expired(dataset: Dataset, api: APIClient) -> None:

@@ -1,5 +1,6 @@
 """The command `register_dataset`, which creates and changes datasets. A8."""
 
+from collections.abc import Callable
 from io import StringIO
 from typing import Any
 
@@ -11,8 +12,10 @@ from pydantic import SecretStr
 
 from config.platform.http.staff import COMMAND_LINE
 from etl.pipeline import artifacts
+from exports.management.commands import register_dataset as command
 from exports.models import Dataset
 from exports.models.dataset import RESERVED
+from exports.source.examination import Examination, examine
 from tests.conftest import change_settings
 
 
@@ -156,3 +159,40 @@ def test_a_refused_registration_leaves_nothing(dataset: Dataset) -> None:
     """A34."""
     refusal("data.missing")
     assert not LogEntry.objects.exists()
+
+
+# ---- Concurrent changes ---------------------------------------------------------------------------------------------
+
+
+def during_examination(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Make this change when the command has read the dataset, before it examines the function."""
+
+    def changed_before(*arguments: Any, **options: Any) -> Examination:
+        change()
+        return examine(*arguments, **options)
+
+    monkeypatch.setattr(command, "examine", changed_before)
+
+
+def test_a_concurrent_change_is_kept(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A8: only the given options are written, and the audit log shows only their changes."""
+    register("rb/x")
+    change = {"show_errors": True, "statement_timeout": 30, "formats": ["csv"]}
+    during_examination(monkeypatch, lambda: Dataset.objects.filter(name="flights").update(**change))
+    register("rb/y")
+
+    assert Dataset.objects.filter(name="flights", base_path="rb/y", **change).exists()
+    entry = LogEntry.objects.order_by("-pk").first()
+    assert entry
+    assert entry.change_message == "Registered again by register_dataset. base_path: rb/y"
+
+
+def test_a_dataset_that_is_deleted_meanwhile_is_not_created_again(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A8."""
+    register("rb/x")
+    during_examination(monkeypatch, lambda: Dataset.objects.filter(name="flights").delete())
+    with pytest.raises(CommandError, match="flights was deleted"):
+        register("rb/y")
+    assert not Dataset.objects.filter(name="flights").exists()

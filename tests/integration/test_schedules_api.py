@@ -16,6 +16,7 @@ from exports.jobs import actions, representation
 from exports.models import Allowance, Dataset, Job, Schedule
 from exports.schedules import runs
 from tests.conftest import change_settings, client_of
+from tests.integration.test_submission import submit_during_deletion
 
 pytestmark = pytest.mark.usefixtures("empty_redis")
 
@@ -202,6 +203,15 @@ def test_a_manual_run_is_refused_with_the_reason(api: APIClient, alice: User, da
     refused = api.post(f"{path}/run")
     assert (refused.status_code, refused.json()["code"]) == (409, "schedule_invalid")
     assert "/request/format: This dataset supports: csv." in refused.json()["detail"]
+    assert api.get(path).json()["lastRun"] is None
+
+
+def test_a_manual_run_is_refused_if_its_dataset_is_deleted_meanwhile(api: APIClient, dataset: Dataset) -> None:
+    """A33."""
+    path = f"{PATH}/{create(api)['id']}"
+    refused = submit_during_deletion(dataset, lambda: api.post(f"{path}/run"))
+    assert (refused.status_code, refused.json()["code"]) == (409, "schedule_invalid")
+    assert "/dataset: Dataset not found." in refused.json()["detail"]
     assert api.get(path).json()["lastRun"] is None
 
 

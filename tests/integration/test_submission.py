@@ -1,12 +1,14 @@
 """POST /exports: validation, writes, and response times. A1, A3, A6, A7, A14."""
 
 import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 from pydantic import SecretStr
 from rest_framework.test import APIClient
@@ -20,7 +22,8 @@ from tests.broker import broker_at
 from tests.conftest import change_settings, client_of
 from tests.integration import outcomes
 from tests.integration.factories import claim_one, fail_chunk, make_job
-from tests.waiting import expect_within
+from tests.integration.locks import waits_for_a_lock
+from tests.waiting import expect_within, wait_until
 
 ITEM = {"key": "JFK", "effectiveDate": "2024-02-29"}
 FILTERS = {"keys": ["JFK", "EWR"], "dateFrom": "2024-02-28", "dateTo": "2024-03-01"}
@@ -251,6 +254,63 @@ def test_a_body_that_is_not_an_object_is_refused(api: APIClient, dataset: Datase
     response = api.generic("POST", "/exports", body, content_type="application/json")
     assert response.status_code == 400
     assert not Job.objects.exists()
+
+
+KEY_ERRORS = [
+    ("../etc", "Must not contain '..', slashes, backslashes, or control characters."),
+    ("a\tb", "Must not contain '..', slashes, backslashes, or control characters."),
+    ("é" * 101, "The key has 202 bytes. The limit is 200."),
+    ("", "The key is empty."),
+    ("a b", "Does not match the key pattern of the dataset."),
+    (5, "Must be a string."),
+]
+
+
+@pytest.mark.parametrize("has_items", [True, False])
+def test_the_error_of_a_key_gives_the_reason(api: APIClient, dataset: Dataset, *, has_items: bool) -> None:
+    """A1: every invalid key of a request, with its position."""
+    keys = ["JFK", *(key for key, _ in KEY_ERRORS)]
+    if has_items:
+        body: dict[str, Any] = {"items": [{**ITEM, "key": key} for key in keys]}
+        pointer = "/items/{}/key"
+    else:
+        body, pointer = {"filters": {**FILTERS, "keys": keys}}, "/filters/keys/{}"
+    errors = {error["pointer"]: error["detail"] for error in post(api, **body).json()["errors"]}
+    assert errors == {pointer.format(n): reason for n, (_, reason) in enumerate(KEY_ERRORS, start=1)}
+
+
+def test_a_key_may_be_empty_if_the_pattern_allows_it(api: APIClient, dataset: Dataset) -> None:
+    Dataset.objects.update(key_pattern="[A-Z]*")
+    assert post(api, items=[{**ITEM, "key": ""}]).status_code == 202
+
+
+# ---- Deleted datasets -----------------------------------------------------------------------------------------------
+
+
+def submit_during_deletion(dataset: Dataset, submit: Callable[[], Any]) -> Any:
+    """Submit while a transaction that deletes the dataset is open, and return the result after its commit."""
+
+    def submit_late() -> Any:
+        try:
+            return submit()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            Dataset.objects.filter(pk=dataset.pk).delete()
+            late = pool.submit(submit_late)
+            wait_until(lambda: late.done() or waits_for_a_lock())
+        return late.result()
+
+
+def test_a_dataset_that_is_deleted_meanwhile_is_unknown(api: APIClient, dataset: Dataset) -> None:
+    """A1: as if it had not existed when the request arrived."""
+    response = submit_during_deletion(dataset, lambda: post(api, items=[ITEM]))
+    assert response.status_code == 400
+    assert pointers(response) == {("/dataset", "unknown_dataset")}
+    assert not Job.objects.exists()
+    assert not Usage.objects.exists()
 
 
 # ---- The largest job ------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ PACKS = partial(Mutant, file="exports/delivery/packs.py")
 RETENTION = partial(Mutant, file="exports/maintenance/retention.py")
 CONTROL = partial(Mutant, file="exports/jobs/actions.py")
 LINKS = partial(Mutant, file="exports/delivery/links.py")
+RECEIPT = partial(Mutant, file="exports/models/receipt.py")
 RECEIPTS = partial(Mutant, file="exports/delivery/receipts.py")
 QUOTAS = partial(Mutant, file="exports/jobs/quotas.py")
 SUBMISSION = partial(Mutant, file="exports/jobs/submission.py")
@@ -295,11 +296,17 @@ MUTANTS = [
         new="AND r.job_id = %(job)s\n",
         tests=links("a_link_to_a_deleted_object_is_expired"),
     ),
-    LINKS(
+    RECEIPT(
         name="issue links for an expired receipt",
-        old="Receipt.objects.select_for_update().filter(pk=receipt.pk, expires_at__gt=Now())",
-        new="Receipt.objects.select_for_update().filter(pk=receipt.pk)",
+        old="self.filter(pk=pk, expires_at__gt=Now())",
+        new="self.filter(pk=pk)",
         tests=completion("a_link_expires"),
+    ),
+    RECEIPT(
+        name="issue links for a receipt that is revoked during the wait for its lock",
+        old='list(self.select_for_update().filter(pk=pk).values_list("pk"))',
+        new="",
+        tests=links("a_request_that_waited_for_a_revocation_is_refused"),
     ),
     LINKS(
         name="accept a link token without a signature check",

@@ -70,7 +70,7 @@ PATCHES = {
 # Patches that read and write like the release before documents had UUIDs. Keys of artifacts are unchanged.
 EARLIER = {
     "etl/models/task.py": ("default=new_uuid, db_default", 'default="", db_default'),
-    "etl/runstate/state.py": ('"traceparent", "uuid"),\n)\n# Columns', '"traceparent"),\n)\n# Columns'),
+    "etl/runstate/state.py": ('"traceparent", "uuid", "sha256"),\n)', '"traceparent", "sha256"),\n)'),
     "etl/runstate/script.lua": ("local uuid = had[11] or ''", "local uuid = move.uuid or ''"),
     "etl/pipeline/completion.py": ("generation=state.generation, uuid=state.uuid)", "generation=state.generation)"),
     "etl/pipeline/artifacts.py": ('return f"{TASKS}{owner.task_id}/"', 'return f"etl/tasks/{owner.task_id}/"'),
@@ -166,9 +166,14 @@ def patched(site: Site, patches: dict[str, tuple[str, str]]) -> Path:
     for part in PARTS:
         shutil.copytree(PROJECT / part, code / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PROJECT / "manage.py", code)
-    for name, (old, new) in patches.items():
-        file = code / name
-        text = file.read_text()
-        assert text.count(old) == 1, f"{name} has changed: this patch no longer applies"
-        file.write_text(text.replace(old, new))
+    for name in patches:
+        (code / name).write_text(patched_text(name, patches))
     return code
+
+
+def patched_text(name: str, patches: dict[str, tuple[str, str]]) -> str:
+    """Return the text of a file of this code with its patch."""
+    old, new = patches[name]
+    text = (PROJECT / name).read_text()
+    assert text.count(old) == 1, f"{name} has changed: this patch no longer applies"
+    return text.replace(old, new)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -39,34 +40,43 @@ FROM pg_roles r WHERE rolname = current_user
 
 @contextmanager
 def open_source() -> Iterator[SourceConnection]:
-    with health.postgres_connection(
-        settings.SLUICE.source_url, options=SESSION, application_name="sluice-doctor"
-    ) as connection:
+    """Connect like a worker. An older server refuses session settings that it does not know, so it gets none."""
+    connect = partial(health.postgres_connection, settings.SLUICE.source_url, application_name="sluice-doctor")
+    with connect() as connection:
+        options = None if is_too_old(connection) else SESSION
+    with connect(options=options) as connection:
         connection.execute(f"SET statement_timeout = {STATEMENT_SECONDS * 1000}")
         with connection.cursor(row_factory=psycopg.rows.dict_row) as cursor:
             role = cursor.execute(ROLE).fetchone()
         yield SourceConnection(connection=connection, role=role or {})
 
 
+def is_too_old(connection: psycopg.Connection) -> bool:
+    return connection.info.server_version < MIN_VERSION * 10_000
+
+
 def check_version(source: SourceConnection) -> Finding:
     major = source.connection.info.server_version // 10_000
-    if major < MIN_VERSION:
+    if is_too_old(source.connection):
         return failure(
-            f"It runs Postgres {major}: queries of killed workers would continue.",
+            f"It runs Postgres {major}; Sluice needs {MIN_VERSION} or newer, which ends the queries of killed workers.",
             f"Upgrade the source, or a replica used for exports, to Postgres {MIN_VERSION} or newer.",
         )
     return ok(f"It responds and runs Postgres {major}.")
 
 
-def check_session(source: SourceConnection) -> Finding:
+def check_session(source: SourceConnection) -> Iterator[Finding]:
     """Check the session settings: a pooler may drop those in the startup packet."""
+    if is_too_old(source.connection):
+        return
     interval = scalar(source.connection, "SHOW client_connection_check_interval")
     if interval != "1s":
-        return failure(
+        yield failure(
             "Sluice's session settings are lost: SOURCE_DATABASE_URL points to a pooler.",
             "Point SOURCE_DATABASE_URL to Postgres itself: docs/source-database.md.",
         )
-    return ok("Session settings take effect.")
+    else:
+        yield ok("Session settings take effect.")
 
 
 def check_role(source: SourceConnection) -> Finding:

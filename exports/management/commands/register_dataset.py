@@ -39,7 +39,7 @@ class Command(BaseCommand):
         dataset = Dataset.objects.filter(name=name).first() or Dataset(name=name)
         if dataset.built_in:
             raise CommandError(f"{name} is a built-in dataset. Choose another name.")
-        is_new, before = dataset.pk is None, values_of(dataset)
+        is_new = dataset.pk is None
         given = {field: options[field] for field in FIELDS if options[field] is not None}
         given["base_path"] = given["base_path"].rstrip("/")
         if "formats" in given:
@@ -57,10 +57,17 @@ class Command(BaseCommand):
             raise CommandError(found.refusal)
         dataset.columns = as_stored(found.columns)
         with transaction.atomic():
-            dataset.save()
-            record_command(
-                dataset, changes(before, values_of(dataset), is_new=is_new), action=ADDITION if is_new else CHANGE
+            # The examination takes seconds. Other columns may have been changed in the meantime, and are not written.
+            now = (
+                Dataset(name=name)
+                if is_new
+                else Dataset.objects.select_for_update(no_key=True).filter(name=name).first()
             )
+            if now is None:
+                raise CommandError(f"{name} was deleted in the meantime. Run the command again to create it.")
+            dataset.save(update_fields=None if is_new else [*given, "columns", "updated_at"])
+            text = changes(values_of(now), given, is_new=is_new)
+            record_command(dataset, text, action=ADDITION if is_new else CHANGE)
         if found.warning:
             self.stderr.write(self.style.WARNING(f"Warning: {found.warning}"))
         self.stdout.write(f"dataset {name}: {dataset.function} to {dataset.base_path}/")
@@ -70,8 +77,9 @@ def values_of(dataset: Dataset) -> dict[str, Any]:
     return {field: getattr(dataset, field) for field in FIELDS}
 
 
-def changes(before: dict[str, Any], after: dict[str, Any], *, is_new: bool) -> str:
+def changes(before: dict[str, Any], given: dict[str, Any], *, is_new: bool) -> str:
     """Return the text for the audit log: all values of a new dataset, or the changed ones."""
+    after = before | given
     new = [f"{field}: {value}" for field, value in after.items() if is_new or value != before[field]]
     return f"{'Registered' if is_new else 'Registered again'} by register_dataset. {'; '.join(new) or 'No changes.'}"
 
