@@ -140,14 +140,18 @@ def kind_of_text(text: str, name: str) -> DocumentFormat:
 
 
 def is_mail(text: str) -> bool:
-    """Return whether a text begins with mail headers: `From`, and at least one of MAIL_HEADERS."""
+    """Return whether a text begins with mail headers: `MIME-Version`, or `From` and at least one of MAIL_HEADERS.
+
+    In a mailbox file (RFC 4155), a line that begins with `From` and a space is before the headers.
+    """
     names = set()
-    for line in text.removeprefix("\ufeff").splitlines()[:MAX_HEADERS]:
+    lines = text.removeprefix("\ufeff").splitlines()[:MAX_HEADERS]
+    for line in lines[1:] if text.startswith("From ") else lines:
         if not line.startswith((" ", "\t")):
             if not (match := HEADER.match(line)):
                 break
             names.add(match[1].lower())
-    return "from" in names and not names.isdisjoint(MAIL_HEADERS)
+    return "mime-version" in names or ("from" in names and not names.isdisjoint(MAIL_HEADERS))
 
 
 def delimiter_of(text: str, *, is_named: bool) -> str | None:

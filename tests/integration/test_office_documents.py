@@ -267,6 +267,25 @@ def test_all_displayed_texts_of_a_mail_are_read(
     assert ("attachment_not_read", 1) in warnings or not any("Attachment:" in each for each in expected)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_mails_in_unicode_are_read(provider: LocalProvider, make_document: Maker, encoding: str) -> None:
+    """Programs that save a mail as text write it with a byte order mark, or in UTF-16."""
+    mail = f"From: a@example.com\nSubject: Bill\nMIME-Version: 1.0\n{part_of('text/html; charset=utf-8', '<p>5 €</p>')}"
+    result, _ = convert(provider, make_document(mail.encode(encoding), DocumentFormat.EML))
+    assert result.markdown.strip().split("\n\n")[1:] == ["From: a@example.com", "Subject: Bill", "5 €"]
+
+
+def test_messages_of_a_mailbox_are_pages(provider: LocalProvider, make_document: Maker) -> None:
+    envelope = "From a@example.com Thu Feb 29 10:00:00 2024\n"
+    one = f"{envelope}From: a@example.com\nMIME-Version: 1.0\n{mail_of('mixed', PLAIN)}\n"
+    two = f"{envelope}Subject: B\n\nFrom here on, text.\n\nFrom 1 Feb 2024\nit costs 2.22\n"
+    result, _ = convert(provider, make_document((one + two).replace("\n", "\r\n").encode(), DocumentFormat.EML))
+    assert [result.markdown[page.start : page.end].split() for page in result.pages] == [
+        ["From:", "a@example.com", "plain", "1.11"],
+        "Subject: B From here on, text. From 1 Feb 2024 it costs 2.22".split(),
+    ]
+
+
 def test_delimited_text_is_a_table(provider: LocalProvider, make_document: Maker) -> None:
     text = 'Datum;Konto;Betrag\n29.02.2024;"Erlöse; Inland";1.234,50 €\n'
     result, _ = convert(provider, make_document(text.encode("cp1252"), DocumentFormat.CSV))
