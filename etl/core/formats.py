@@ -10,6 +10,7 @@ import csv
 import re
 from collections.abc import Iterator
 from enum import StrEnum
+from io import StringIO
 from pathlib import PurePath
 from typing import Self
 
@@ -162,7 +163,7 @@ def delimiter_of(text: str, *, is_named: bool) -> str | None:
     """
     if declared := DECLARED_DELIMITER.match(text):
         return declared[1]
-    lines = text.removeprefix("\ufeff").splitlines(keepends=True)
+    lines = list(StringIO(text.removeprefix("\ufeff"), newline=""))  # `splitlines` splits at other characters, too
     complete = lines[:-1] if len(lines) > MAX_ROWS else lines  # the last one may be cut off
     return next((each for each in DELIMITERS if is_table(complete[:MAX_ROWS], each, is_named=is_named)), None)
 
@@ -191,7 +192,10 @@ def extension(name: str) -> str:
 
 
 def text_of(head: bytes) -> str | None:
-    """Decode the beginning of a file, or return None if it is not text. The last character may be incomplete."""
+    """Decode the beginning of a file, without control characters, or return None if it is not text.
+
+    The last character may be incomplete.
+    """
     encoding = encodings.detect(head)
     if encoding is None:
         return None
@@ -199,7 +203,7 @@ def text_of(head: bytes) -> str | None:
         text = codecs.getincrementaldecoder(encoding)("replace" if encoding.startswith("cp") else "strict").decode(head)
     except UnicodeDecodeError:
         return None
-    return None if encodings.BINARY.search(text) else text
+    return None if encodings.is_binary(text) else encodings.without_controls(text)
 
 
 # ---- Containers -----------------------------------------------------------------------------------------------------

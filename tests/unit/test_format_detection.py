@@ -52,6 +52,8 @@ OOXML = ("[Content_Types].xml", b"<Types/>")
         (b"From: the office\nDear customer", DocumentFormat.TEXT),
         (b"date;account;amount\n1;Sales;3\n2;Rent;4\n", DocumentFormat.CSV),
         (b"sep=;\r\nname;total", DocumentFormat.CSV),
+        (b"date,amount,note\r\n1,2,3\r\n4,5,6\r\n\x1a", DocumentFormat.CSV),
+        ("date,amount,note\n1,2,a\u2028b\n4,5,6\n".encode(), DocumentFormat.CSV),
         (b"Once, there was a line.\nThen, another, longer one.\nThe end.", DocumentFormat.TEXT),
         (b"| a | b |\n| --- | --- |\n| 1 | 2 |\n", DocumentFormat.TEXT),
         (b"", None),

@@ -1,6 +1,7 @@
 """CSV and other delimited text, read as one page with one table."""
 
 import csv
+from io import StringIO
 
 from etl.core.errors import FileCorrupt
 from etl.core.formats import DECLARED_DELIMITER, delimiter_of
@@ -17,7 +18,8 @@ def page(text: str, budget: TextBudget) -> OfficePage:
     delimiter = delimiter_of(text[:SAMPLE], is_named=True) or ","
     rows = []
     try:
-        for row in csv.reader(DECLARED_DELIMITER.sub("", text, count=1).splitlines(keepends=True), delimiter=delimiter):
+        lines = StringIO(DECLARED_DELIMITER.sub("", text, count=1), newline="")
+        for row in csv.reader(lines, delimiter=delimiter):
             budget.count_cells(len(row))
             rows.append([budget.spend(cell) for cell in row])
     except csv.Error:
