@@ -27,9 +27,13 @@ MIN_WIDE, MAX_NARROW = 16, 0.8
 PRINTABLE = frozenset(range(32, 127)).__contains__
 WIDE = ("utf_16_le", "utf_16_be")
 WESTERN = "cp1252"
-# Bytes that do not occur in text: control characters except tabs, line ends, form feeds, and ESC.
+# Bytes that do not occur in text: control characters except tabs, line ends, form feeds, and ESC. Vertical
+# tabs are allowed, too: some databases export them as the line ends within cells.
 # https://mimesniff.spec.whatwg.org/#binary-data-byte
-BINARY = re.compile("[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
+CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+# Maximum share of control characters in a text, and a number that is always accepted: text from PDFs has some, and the
+# last character of a file in DOS is one.
+MAX_CONTROLS, FEW_CONTROLS = 0.001, 2
 # Common encodings. Without this list, short texts would often be detected as a rare encoding that is similar.
 COMMON = (
     *WIDE, "cp1252", "cp1250", "cp1253", "cp1251", "cp1254", "cp1255", "cp1256", "cp1257", "koi8_r", "iso8859_2",
@@ -52,12 +56,21 @@ def detect(content: bytes) -> str | None:
 def is_utf_8(content: bytes) -> bool:
     """Return whether the content is UTF-8. Its last character may be incomplete.
 
-    Content with control characters is not accepted: ASCII text in UTF-16 is valid UTF-8 with many null characters.
+    Content with many control characters is not accepted: ASCII text in UTF-16 is valid UTF-8 with many null characters.
     """
     try:
-        return not BINARY.search(codecs.getincrementaldecoder("utf-8")().decode(content, final=False))
+        return not is_binary(codecs.getincrementaldecoder("utf-8")().decode(content, final=False))
     except UnicodeDecodeError:
         return False
+
+
+def is_binary(text: str) -> bool:
+    return "\0" in text or len(CONTROL.findall(text)) > max(FEW_CONTROLS, MAX_CONTROLS * len(text))
+
+
+def without_controls(text: str) -> str:
+    """Remove the control characters that do not occur in text. Vertical tabs become spaces."""
+    return CONTROL.sub("", text.replace("\v", " "))
 
 
 def guess(content: bytes) -> str | None:
@@ -83,8 +96,10 @@ def is_possible(content: bytes, encoding: str) -> bool:
     if encoding in WIDE and (len(content) < MIN_WIDE or sum(map(PRINTABLE, content)) > MAX_NARROW * len(content)):
         return False
     text = content[: len(content) // 2 * 2 if encoding in WIDE else None].decode(encoding, "replace")
-    return not BINARY.search(text) and not (
-        encoding in WIDE and any(unicodedata.category(each) in NOT_TEXT or each == "\ufffd" for each in text)
+    if encoding not in WIDE:
+        return not is_binary(text)
+    return not CONTROL.search(text) and not any(
+        unicodedata.category(each) in NOT_TEXT or each == "\ufffd" for each in text
     )
 
 
@@ -102,13 +117,13 @@ def sample(content: bytes) -> bytes:
 
 
 def decode(content: bytes) -> str:
-    """Decode a text in its detected encoding. Raises FileCorrupt."""
+    """Decode a text in its detected encoding, without control characters. Raises FileCorrupt."""
     encoding = detect(content)
     if encoding is None:
         raise FileCorrupt
     try:
-        return content.decode(encoding)
+        return without_controls(content.decode(encoding))
     except UnicodeDecodeError:
         if encoding.startswith("utf"):
             raise FileCorrupt from None
-        return content.decode(encoding, "replace")
+        return without_controls(content.decode(encoding, "replace"))

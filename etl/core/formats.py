@@ -10,6 +10,7 @@ import csv
 import re
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
+from io import StringIO
 from pathlib import PurePath
 from typing import Self
 
@@ -141,14 +142,18 @@ def kind_of_text(text: str, name: str) -> DocumentFormat:
 
 
 def is_mail(text: str) -> bool:
-    """Return whether a text begins with mail headers: `From`, and at least one of MAIL_HEADERS."""
+    """Return whether a text begins with mail headers: `MIME-Version`, or `From` and at least one of MAIL_HEADERS.
+
+    In a mailbox file (RFC 4155), a line that begins with `From` and a space is before the headers.
+    """
     names = set()
-    for line in text.removeprefix("\ufeff").splitlines()[:MAX_HEADERS]:
+    lines = text.removeprefix("\ufeff").splitlines()[:MAX_HEADERS]
+    for line in lines[1:] if text.startswith("From ") else lines:
         if not line.startswith((" ", "\t")):
             if not (match := HEADER.match(line)):
                 break
             names.add(match[1].lower())
-    return "from" in names and not names.isdisjoint(MAIL_HEADERS)
+    return "mime-version" in names or ("from" in names and not names.isdisjoint(MAIL_HEADERS))
 
 
 def delimiter_of(text: str, *, is_named: bool) -> str | None:
@@ -159,7 +164,7 @@ def delimiter_of(text: str, *, is_named: bool) -> str | None:
     """
     if declared := DECLARED_DELIMITER.match(text):
         return declared[1]
-    lines = text.removeprefix("\ufeff").splitlines(keepends=True)
+    lines = list(StringIO(text.removeprefix("\ufeff"), newline=""))  # `splitlines` splits at other characters, too
     complete = (lines[:-1] if len(lines) > MAX_ROWS else lines)[:MAX_ROWS]  # the last one may be cut off
     if complete and complete[0].startswith("|"):  # a table in Markdown
         return None
@@ -191,7 +196,10 @@ def extension(name: str) -> str:
 
 
 def text_of(head: bytes) -> str | None:
-    """Decode the beginning of a file, or return None if it is not text. The last character may be incomplete."""
+    """Decode the beginning of a file, without control characters, or return None if it is not text.
+
+    The last character may be incomplete.
+    """
     encoding = encodings.detect(head)
     if encoding is None:
         return None
@@ -199,7 +207,7 @@ def text_of(head: bytes) -> str | None:
         text = codecs.getincrementaldecoder(encoding)("replace" if encoding.startswith("cp") else "strict").decode(head)
     except UnicodeDecodeError:
         return None
-    return None if encodings.BINARY.search(text) else text
+    return None if encodings.is_binary(text) else encodings.without_controls(text)
 
 
 # ---- Containers -----------------------------------------------------------------------------------------------------

@@ -343,6 +343,21 @@ def test_white_text_on_a_dark_ground_is_not_hidden(provider: LocalProvider, make
     assert convert(provider, make_document(hostile.page(hostile.stream(content))))[1] == []
 
 
+def test_narrow_spaces_separate_words(provider: LocalProvider, make_document: Maker) -> None:
+    """A space of the file separates words, even if justified text makes it narrow."""
+    content = b"BT /F 12 Tf 72 700 Td -2.6 Tw (half of the price is due) Tj ET"
+    result, _ = convert(provider, make_document(hostile.page(hostile.stream(content))))
+    assert "half of the price is due" in result.markdown
+
+
+def test_overprinted_text_is_read_once(provider: LocalProvider, make_document: Maker) -> None:
+    """Some programs print text twice to make it bold, and PDFium drops some characters of the copy."""
+    content = b"BT /F 12 Tf 72 700 Td (Seeded: 122,921) Tj -0.4 0 Td (Seeded  122) Tj ET"
+    result, _ = convert(provider, make_document(hostile.page(hostile.stream(content))))
+    assert "Seeded: 122,921" in result.markdown
+    assert result.markdown.count("122") == result.markdown.count("Seeded") == 1
+
+
 # ---- Rejected documents ---------------------------------------------------------------------------------------------
 def half(name: str) -> bytes:
     content = samples.sample(name).read_bytes()

@@ -267,6 +267,25 @@ def test_all_displayed_texts_of_a_mail_are_read(
     assert ("attachment_not_read", 1) in warnings or not any("Attachment:" in each for each in expected)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_mails_in_unicode_are_read(provider: LocalProvider, make_document: Maker, encoding: str) -> None:
+    """Programs that save a mail as text write it with a byte order mark, or in UTF-16."""
+    mail = f"From: a@example.com\nSubject: Bill\nMIME-Version: 1.0\n{part_of('text/html; charset=utf-8', '<p>5 €</p>')}"
+    result, _ = convert(provider, make_document(mail.encode(encoding), DocumentFormat.EML))
+    assert result.markdown.strip().split("\n\n")[1:] == ["From: a@example.com", "Subject: Bill", "5 €"]
+
+
+def test_messages_of_a_mailbox_are_pages(provider: LocalProvider, make_document: Maker) -> None:
+    envelope = "From a@example.com Thu Feb 29 10:00:00 2024\n"
+    one = f"{envelope}From: a@example.com\nMIME-Version: 1.0\n{mail_of('mixed', PLAIN)}\n"
+    two = f"{envelope}Subject: B\n\nFrom here on, text.\n\nFrom 1 Feb 2024\nit costs 2.22\n"
+    result, _ = convert(provider, make_document((one + two).replace("\n", "\r\n").encode(), DocumentFormat.EML))
+    assert [result.markdown[page.start : page.end].split() for page in result.pages] == [
+        ["From:", "a@example.com", "plain", "1.11"],
+        ["Subject:", "B", "From", "here", "on,", "text.", "From", "1", "Feb", "2024", "it", "costs", "2.22"],
+    ]
+
+
 def test_delimited_text_is_a_table(provider: LocalProvider, make_document: Maker) -> None:
     text = 'Datum;Konto;Betrag\n29.02.2024;"Erlöse; Inland";1.234,50 €\n'
     result, _ = convert(provider, make_document(text.encode("cp1252"), DocumentFormat.CSV))
@@ -276,6 +295,7 @@ def test_delimited_text_is_a_table(provider: LocalProvider, make_document: Maker
     )
 
 
+<<<<<<< HEAD
 UNBALANCED = {
     "until the end": 'Item,Price\n"Pipe 12,1.50\n"Tube, thin",2.50\nCap,3.50\n',
     "until another mark": 'Item,Price\nPipe,1.50\n"Tube,2.50\nCap,3.50\n"Lid",4.50\n',
@@ -307,6 +327,19 @@ def test_cells_with_line_breaks_and_text_after_a_quotation_mark_need_no_warning(
     assert "| Tube thin | 2.50 |" in result.markdown
     assert sum(line.startswith("|") for line in result.markdown.splitlines()) == 5
     assert warnings == []
+=======
+def test_only_line_ends_separate_rows(provider: LocalProvider, make_document: Maker) -> None:
+    """Before, a line separator in a cell tore its row. The last character is the end of a file in DOS."""
+    text = "Item,Amount\r\nSteel\u2028brackets,12\r\nNails\x0b\x85,3\r\n\x1a"
+    result, _ = convert(provider, make_document(text.encode(), DocumentFormat.CSV))
+    assert "| Item | Amount |\n| --- | --- |\n| Steel brackets | 12 |\n| Nails | 3 |" in result.markdown
+
+
+def test_control_characters_of_html_are_removed(provider: LocalProvider, make_document: Maker) -> None:
+    text = b"<html><p>exam\x02ple <s>5 \x1f</s>".ljust(1_000)
+    result, _ = convert(provider, make_document(text, DocumentFormat.HTML))
+    assert "example ~~5~~" in result.markdown
+>>>>>>> wt-outside
 
 
 def test_telugu_in_utf_16_has_the_pages_of_its_form_feeds(provider: LocalProvider, make_document: Maker) -> None:

@@ -41,5 +41,17 @@ def test_binary_content_is_not_text(content: bytes) -> None:
         encodings.decode(content)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252"])
+def test_a_few_control_characters_are_removed(encoding: str) -> None:
+    """Text from PDFs often has some, and files of DOS end with one."""
+    content = f"{GERMAN} Zusam\x02\nmen\x0bfassung\n\x1a".encode(encoding)
+    assert encodings.decode(content) == f"{GERMAN} Zusam\nmen fassung\n"
+
+
+def test_many_control_characters_are_not_text() -> None:
+    with pytest.raises(FileCorrupt):
+        encodings.decode(f"{GERMAN}\x01\x02\x03".encode())
+
+
 def test_random_bytes_are_not_text() -> None:
     assert not any(encodings.detect(os.urandom(300)) for _ in range(100))

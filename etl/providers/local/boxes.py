@@ -10,6 +10,8 @@ from unicodedata import bidirectional, east_asian_width
 # Minimum gaps as multiples of the type size: between the cells of a row, and between words.
 CELL_GAP = 0.9
 WORD_GAP = 0.12
+# Maximum overlap of words that a space of the text layer separates, and maximum offset of text that is printed twice.
+SPACE_OVERLAP, OVERPRINT = 0.2, 0.1
 # Mark after a hyphen at the end of a line. `hyphens` decides later whether the hyphen stays.
 BREAK = "\x02"
 # Korean syllables and letters.
@@ -30,6 +32,7 @@ class Box:
     """Words with their bounding box, in points or pixels; y grows downwards. `size`: the type size.
 
     `order`: the position of the first word in the file, from 0, or -1 for boxes that are not from a text layer.
+    `spaced`: whether the text layer has a space before the first word.
     """
 
     text: str
@@ -42,6 +45,7 @@ class Box:
     confidence: float | None = None  # of OCR, 0 to 1
     skew: float = 0.0  # radians, clockwise
     order: int = -1
+    spaced: bool = False
     mirrored: bool = False  # left and right are swapped
 
     @property
@@ -85,15 +89,29 @@ def split_cells(row: Row) -> list[Words]:
     right = 0.0
     for box in sorted(row, key=lambda box: box.x0):
         last = cells[-1][-1] if cells else None
-        if last and box.text == last.text and abs(box.x0 - last.x0) < 0.3 * box.size:
-            continue  # some programs print text twice to make it bold
-        if last and box.x0 - right < CELL_GAP * max(box.size, last.size):
+        if last and is_overprinted(box, last):
+            continue
+        if last and is_overprinted(last, box):
+            cells[-1][-1] = box
+            right = max(right, box.x1)
+        elif last and box.x0 - right < CELL_GAP * max(box.size, last.size):
             cells[-1].append(box)
             right = max(right, box.x1)
         else:
             cells.append([box])
             right = box.x1
     return cells
+
+
+def is_overprinted(box: Box, other: Box) -> bool:
+    """Return whether a word is a copy of another word at its position. Some programs print text twice to make it bold.
+
+    PDFium may have omitted some characters of the copy.
+    """
+    if box.text == other.text:
+        return abs(box.x0 - other.x0) < 0.3 * box.size
+    offset = OVERPRINT * box.size
+    return box.text in other.text and box.x0 > other.x0 - offset and box.x1 < other.x1 + offset
 
 
 def join_words(words: Words) -> Box:
@@ -104,7 +122,8 @@ def join_words(words: Words) -> Box:
     texts = [ordered[0].text]
     for before, after in pairwise(ordered):
         gap = max(before.x0, after.x0) - min(before.x1, after.x1)
-        has_gap = gap > WORD_GAP * min(before.size, after.size)
+        is_after_space = after.spaced and after.order == before.order + 1
+        has_gap = gap > (-SPACE_OVERLAP if is_after_space else WORD_GAP) * min(before.size, after.size)
         needs_space = has_gap and not (is_unspaced(before.text[-1]) and is_unspaced(after.text[0]))
         texts += [" ", after.text] if needs_space else [after.text]
     return Box(
@@ -117,6 +136,7 @@ def join_words(words: Words) -> Box:
         bold=all(word.bold for word in words),
         confidence=mean_confidence(words),
         order=words[0].order,
+        spaced=words[0].spaced,
         mirrored=words[0].mirrored,
     )
 

@@ -73,8 +73,9 @@ class TextLayer:
         for order, word in enumerate(WORD.finditer(text)):
             first, last = word.start(), word.end() - 1
             style = self.style(first)
-            parts[style.rotation].append(self.box(word.group(), first, last, style))
-            parts[style.rotation][-1].order = order
+            box = self.box(word.group(), first, last, style)
+            box.order, box.spaced = order, self.has_space_before(first, text)
+            parts[style.rotation].append(box)
         upright = self.page.get_rotation()
         turns = {(rotation - upright) % 360: words for rotation, words in parts.items()}
         return [Part(turn=turn, boxes=turns[turn]) for turn in sorted(turns)]
@@ -87,6 +88,10 @@ class TextLayer:
         if len(text) == count:
             return text
         return "".join([to_character(pdfium.FPDFText_GetUnicode(self.raw, index)) for index in range(count)])
+
+    def has_space_before(self, index: int, text: str) -> bool:
+        """Return whether a space of the file is before a character. PDFium adds spaces where it measures a gap."""
+        return index > 0 and text[index - 1] == " " and pdfium.FPDFText_IsGenerated(self.raw, index - 1) == 0
 
     def garbled_share(self, text: str) -> float:
         sample = [index for index in range(0, len(text), SAMPLE_STEP) if not text[index].isspace()]

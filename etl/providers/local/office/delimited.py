@@ -1,6 +1,7 @@
 """CSV and other delimited text, read as one page with one table."""
 
 import csv
+from io import StringIO
 
 from etl.core.delimited_text import has_open_quote, rows_of_lines
 from etl.core.errors import FileCorrupt
@@ -16,7 +17,7 @@ def page(text: str, budget: TextBudget) -> OfficePage:
     """Return the table as a page. Raises FileCorrupt and FileTooLarge."""
     csv.field_size_limit(budget.limit)
     delimiter = delimiter_of(text[:SAMPLE], is_named=True) or ","
-    lines = DECLARED_DELIMITER.sub("", text, count=1).splitlines(keepends=True)
+    lines = list(StringIO(DECLARED_DELIMITER.sub("", text, count=1), newline=""))
     rows = []
     try:
         is_open = has_open_quote(lines, delimiter)

@@ -1,11 +1,13 @@
-"""Email messages (EML): headers, text, and the names of attachments."""
+"""Email messages (EML): headers, text, and the names of attachments. In a mailbox file, each message is a page."""
 
+import re
 from collections.abc import Iterator
 from email import errors, policy
 from email.message import EmailMessage, MIMEPart
 from email.parser import BytesParser
-from typing import Any, BinaryIO
+from typing import Any
 
+from etl.core import encodings
 from etl.core.errors import FileCorrupt, TooManyParts
 from etl.providers.local.office import markdown, web
 from etl.providers.local.office.bounds import TextBudget
@@ -15,12 +17,31 @@ HEADERS = ("From", "To", "Cc", "Date", "Subject")
 # Maximum nesting of attached messages, and maximum parts of one message.
 MAX_DEPTH, MAX_PARTS = 5, 1_000
 TEXTS = ("text/plain", "text/html")  # in order of preference, the last one is best
+# The line before each message of a mailbox file (RFC 4155). Headers follow it.
+MAILBOX = b"From "
+ENVELOPE = re.compile(rb"(?:(?<=\n\n)|(?<=\n\r\n))(?=From [^\n]{1,200}\d\d:\d\d[^\n]{1,100}\n[A-Za-z-]{1,60}:)")
 
 
-def page(file: BinaryIO, budget: TextBudget) -> OfficePage:
+class Mailbox:
+    """A message, or the messages of a mailbox file."""
+
+    def __init__(self, content: bytes, budget: TextBudget) -> None:
+        if content.startswith(encodings.BYTE_ORDER_MARKS) or b"\0" in content[:2]:  # UTF-16
+            content = encodings.decode(content).encode()
+        self.messages = ENVELOPE.split(content) if content.startswith(MAILBOX) else [content]
+        self.budget = budget
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def page(self, index: int) -> OfficePage:
+        return page(self.messages[index], self.budget)
+
+
+def page(content: bytes, budget: TextBudget) -> OfficePage:
     """Read a message as one page. Raises FileCorrupt and FileTooLarge."""
     try:
-        message: Any = BytesParser(policy=policy.default).parse(file)
+        message: Any = BytesParser(policy=policy.default).parsebytes(content)
         if (parts := sum(1 for _ in message.walk())) > MAX_PARTS:
             raise TooManyParts.of(parts, MAX_PARTS)
         reader = MailReader(budget)

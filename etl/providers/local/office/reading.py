@@ -62,7 +62,7 @@ def read(
 def open_document(kind: DocumentFormat, file: BinaryIO, budget: TextBudget) -> OfficeDocument:
     """Open a document. Raises BadDocument."""
     if kind == DocumentFormat.EML:
-        return PageList([mail.page(file, budget)])
+        return mail.Mailbox(file.read(), budget)
     if kind == DocumentFormat.CSV:
         return PageList([delimited.page(encodings.decode(file.read()), budget)])
     if kind == DocumentFormat.HTML:

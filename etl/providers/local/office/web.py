@@ -64,7 +64,9 @@ def parse(content: str) -> Any:
     # Without `huge_tree`, the parser silently omits elements deeper than 256 levels.
     parser = html.HTMLParser(encoding="utf-8", no_network=True, huge_tree=True, remove_comments=True, remove_pis=True)
     try:
-        root = html.document_fromstring(content.encode("utf-8", "replace") or b" ", parser=parser)
+        root = html.document_fromstring(
+            encodings.without_controls(content).encode("utf-8", "replace") or b" ", parser=parser
+        )
     except (etree.LxmlError, ValueError):
         raise FileCorrupt from None
     if any(TOO_DEEP in entry.message for entry in parser.error_log):
