@@ -295,7 +295,6 @@ def test_delimited_text_is_a_table(provider: LocalProvider, make_document: Maker
     )
 
 
-<<<<<<< HEAD
 UNBALANCED = {
     "until the end": 'Item,Price\n"Pipe 12,1.50\n"Tube, thin",2.50\nCap,3.50\n',
     "until another mark": 'Item,Price\nPipe,1.50\n"Tube,2.50\nCap,3.50\n"Lid",4.50\n',
@@ -327,7 +326,8 @@ def test_cells_with_line_breaks_and_text_after_a_quotation_mark_need_no_warning(
     assert "| Tube thin | 2.50 |" in result.markdown
     assert sum(line.startswith("|") for line in result.markdown.splitlines()) == 5
     assert warnings == []
-=======
+
+
 def test_only_line_ends_separate_rows(provider: LocalProvider, make_document: Maker) -> None:
     """Before, a line separator in a cell tore its row. The last character is the end of a file in DOS."""
     text = "Item,Amount\r\nSteel\u2028brackets,12\r\nNails\x0b\x85,3\r\n\x1a"
@@ -339,7 +339,6 @@ def test_control_characters_of_html_are_removed(provider: LocalProvider, make_do
     text = b"<html><p>exam\x02ple <s>5 \x1f</s>".ljust(1_000)
     result, _ = convert(provider, make_document(text, DocumentFormat.HTML))
     assert "example ~~5~~" in result.markdown
->>>>>>> wt-outside
 
 
 def test_telugu_in_utf_16_has_the_pages_of_its_form_feeds(provider: LocalProvider, make_document: Maker) -> None:
