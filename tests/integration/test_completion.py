@@ -1360,3 +1360,26 @@ def test_files_with_different_columns_are_not_joined(
     job.refresh_from_db()
     assert (job.status, job.error_code) == ("failed", "EXPORT_BUNDLE_FAILED")
     assert "different columns" in job.error_detail
+
+
+@pytest.mark.parametrize("form", ["jsonl", "json"])
+def test_json_files_with_different_columns_are_joined_because_each_row_names_them(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, form: str
+) -> None:
+    """A38."""
+    shape = Shape(format=form)
+    finish(make_job(dataset, alice, 1, shape=shape))
+    source_db.execute("DROP FUNCTION data.rows_for")
+    source_db.execute("""
+        CREATE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, d date)
+        LANGUAGE sql AS $$ SELECT key, effective_date $$
+    """)
+    job = make_job(dataset, alice, 2, delivery="single", shape=shape)
+    execution.drain()
+    text = delivered(finish(job))
+
+    documents = json.loads(text) if form == "json" else [{"rows": [json.loads(line) for line in text.splitlines()]}]
+    rows = [row for document in documents for row in document["rows"]]
+    assert [list(row) for row in rows] == [["k", "n", "d"]] * 3 + [["k", "d"]]
+    if form == "json":
+        assert [[column["name"] for column in each["columns"]] for each in documents] == [["k", "n", "d"], ["k", "d"]]

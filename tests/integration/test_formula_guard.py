@@ -109,6 +109,7 @@ def create(connection: psycopg.Connection, cells: list[str]) -> None:
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_formulas_are_escaped_in_every_encoding(source_of: Callable[[str], Any], encoding: str) -> None:
+    """A20."""
     create(source_of(encoding), CELLS)
     plain = cells_of(encoded(Shape(), ("data", "cells"))[0])
     assert len(plain) > 35  # the ASCII characters at least
