@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from functools import wraps
 from importlib import import_module
 from itertools import count, islice
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = "CHAOS_POINTS"  # the environment variable with the folder
+GRACE = "grace"  # the file with the seconds for which sweeps keep unreferenced objects
+GRACE_SECONDS = 8  # by default: longer than any chunk takes in these tests
 
 # By name: the wrapped function, and whether the point is before or after it.
 POINTS = {
@@ -75,6 +78,12 @@ class Points:
     def release(self, name: str) -> None:
         (self.folder / f"{name}.go").touch()
 
+    def set_grace(self, seconds: float) -> None:
+        """Change for how long the next sweeps keep unreferenced objects."""
+        file = self.folder / GRACE
+        file.with_suffix(".new").write_text(str(seconds))
+        file.with_suffix(".new").rename(file)
+
     def reached(self) -> list[int]:
         """Return the processes that reached an armed point, in order."""
         file = self.folder / "reached"
@@ -82,6 +91,12 @@ class Points:
 
 
 work = {"key": ""}  # key of the chunk that this process claimed or started last
+
+
+def grace() -> timedelta:
+    """Return for how long a sweep keeps unreferenced objects."""
+    file = Path(os.environ[FOLDER]) / GRACE
+    return timedelta(seconds=float(file.read_text()) if file.exists() else GRACE_SECONDS)
 
 
 def install() -> None:

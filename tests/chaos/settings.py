@@ -29,13 +29,19 @@ if "FAKETIME" in os.environ:
 def install_fault_points(**_later: Any) -> None:
     from config.platform.storage import parts
     from exports.delivery import packs
-    from exports.maintenance import storage_cleanup
     from tests.chaos import points
 
     points.install()
     parts.PARTS_PER_SIZE = int(os.environ.get("CHAOS_PARTS_OF_A_SIZE", parts.PARTS_PER_SIZE))
-    storage_cleanup.GRACE = timedelta(seconds=8)  # longer than any chunk takes in these tests
     packs.MAX_BATCH_AGE = timedelta(seconds=2)  # longer than any completion that uses such a pack takes
+
+
+@task_prerun.connect(weak=False)
+def set_grace(**_later: Any) -> None:
+    from exports.maintenance import storage_cleanup
+    from tests.chaos import points
+
+    storage_cleanup.GRACE = points.grace()
 
 
 @task_prerun.connect(weak=False)
