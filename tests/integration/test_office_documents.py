@@ -146,6 +146,21 @@ def test_a_formula_may_have_an_empty_text_as_its_value(provider: LocalProvider, 
     assert warnings == []
 
 
+def test_text_boxes_and_large_pictures_of_sheets(provider: LocalProvider, make_document: Maker) -> None:
+    """Before, the text was lost and a sheet with a scan had no warning."""
+    buffer = io.BytesIO()
+    book = xlsxwriter.Workbook(buffer)
+    sheet, scan, logo = book.add_worksheet("Notes"), book.add_worksheet("Scan"), book.add_worksheet("Logo")
+    sheet.write(0, 0, "Amount")
+    sheet.insert_textbox("C3", "Prices without tax.\nValid until 31 March.")
+    for each, side in ((scan, 400), (logo, 40)):
+        each.insert_image("A1", "a.png", {"image_data": io.BytesIO(hostile.png(side, side, bytes(side * (side + 1))))})
+    book.close()
+    result, warnings = convert(provider, make_document(buffer.getvalue(), DocumentFormat.XLSX))
+    assert "## Notes\n\nAmount\n\nPrices without tax.\n\nValid until 31 March." in result.markdown
+    assert warnings == [("image_not_read", 2)]
+
+
 def test_struck_text_of_cells_is_marked(provider: LocalProvider, make_document: Maker) -> None:
     """B28"""
     workbook = openpyxl.Workbook()

@@ -4,14 +4,15 @@ from dataclasses import dataclass, field
 
 from etl.core.completeness import listed, ranges
 from etl.providers.local.office import markdown
-from etl.providers.local.office.pages import HIDDEN, OfficePage
+from etl.providers.local.office.pages import HIDDEN, IMAGE, OfficePage
 
 
 @dataclass(slots=True, kw_only=True)
 class Sheet:
     """A sheet. `rows`: the texts of cells by row and column, from 1. `hidden_columns`: first and last column of ranges.
 
-    `formulas`: the column and row of each formula whose value is not in the file.
+    `formulas`: the column and row of each formula whose value is not in the file. `texts`: paragraphs of text boxes.
+    `has_picture`: whether it has a large picture.
     """
 
     name: str
@@ -20,6 +21,8 @@ class Sheet:
     hidden_rows: list[int] = field(default_factory=list)
     hidden_columns: list[tuple[int, int]] = field(default_factory=list)
     formulas: list[tuple[int, int]] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    has_picture: bool = False
 
     def page(self) -> OfficePage:
         """Return a heading and tables. Empty rows separate tables. Hidden parts are included, with a note."""
@@ -28,11 +31,13 @@ class Sheet:
             markdown.heading(2, f"{self.name} (hidden sheet)" if self.is_hidden else self.name),
             hidden,
             *(markdown.table(to_rectangle(group)) for group in self.groups()),
+            *self.texts,
         ]
-        is_hidden = bool(self.rows) and (self.is_hidden or bool(hidden))
+        is_hidden = bool(self.rows or any(self.texts)) and (self.is_hidden or bool(hidden))
+        warnings = {HIDDEN: is_hidden, IMAGE: self.has_picture}
         return OfficePage(
             text=markdown.join(blocks),
-            warnings=frozenset({HIDDEN} if is_hidden else ()),
+            warnings=frozenset(code for code, is_given in warnings.items() if is_given),
             formulas=listed(f"{column_name(column)}{row}" for column, row in self.formulas),
         )
 

@@ -5,11 +5,14 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from lxml import etree
+
 from etl.providers.local.office import markdown
 from etl.providers.local.office.archive import Archive
 from etl.providers.local.office.bounds import TextBudget
 from etl.providers.local.office.number_formats import BUILT_IN, GENERAL, display, display_text
 from etl.providers.local.office.pages import OfficePage
+from etl.providers.local.office.parts import LARGE_PICTURE, emu_area
 from etl.providers.local.office.sheets import Sheet, column_number
 from etl.providers.local.office.xml import attribute, child, children, local_name, number, stream
 
@@ -50,6 +53,8 @@ class Workbook:
         sheet = Sheet(name=name, is_hidden=state != VISIBLE)
         if kind == "worksheet":
             self.read_rows(sheet, part)
+            for drawing in self.archive.parts_of_kind(part, "drawing"):
+                self.read_drawing(sheet, self.archive.tree(drawing))
         return sheet.page()
 
     def shared_strings(self, main: str) -> list[str]:
@@ -67,6 +72,15 @@ class Workbook:
             self.read_row(sheet, last, element)
             if is_hidden(element):
                 sheet.hidden_rows.append(last)
+
+    def read_drawing(self, sheet: Sheet, root: Any) -> None:
+        """Read text boxes and other shapes with text, and find large pictures."""
+        etree.strip_elements(root, "{*}Fallback", with_tail=False)  # a copy for earlier programs
+        for paragraph in root.iterfind(".//{*}txBody/{*}p"):
+            text = markdown.one_line("".join(each.text or "" for each in paragraph.iter("{*}t")))
+            sheet.texts.append(self.budget.spend(text))
+        pictures = (each for each in root if next(each.iter("{*}pic"), None) is not None)
+        sheet.has_picture |= any(emu_area(size) >= LARGE_PICTURE for each in pictures for size in each.iter("{*}ext"))
 
     def read_row(self, sheet: Sheet, number: int, row: Any) -> None:
         found: dict[int, str] = {}
