@@ -29,5 +29,7 @@ def has_open_quote(lines: list[str], delimiter: str) -> bool:
 def rows_of_lines(lines: list[str], delimiter: str) -> Iterator[list[str]]:
     """Yield a row for each line. In a line with an odd number of quotation marks, they are part of the text."""
     for line in lines:
-        quoting = csv.QUOTE_NONE if line.count('"') % 2 else csv.QUOTE_MINIMAL
-        yield from csv.reader([line], delimiter=delimiter, quoting=quoting)
+        if line.count('"') % 2:
+            yield from csv.reader([line], delimiter=delimiter, quoting=csv.QUOTE_NONE)
+        else:
+            yield from csv.reader([line], delimiter=delimiter)

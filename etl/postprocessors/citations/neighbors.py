@@ -172,7 +172,7 @@ def is_prose_around(plain: str, opening: int, end: int) -> bool:
     if WORDED_AMOUNT.search(plain, max(0, opening - MAX_LABEL), opening):
         return True
     word = PROSE.match(plain, end)
-    return bool(word) and not LIKE_CURRENCY.fullmatch(word["word"]) and word["word"].casefold() not in SIDES
+    return word is not None and not LIKE_CURRENCY.fullmatch(word["word"]) and word["word"].casefold() not in SIDES
 
 
 def positions_before(plain: str, start: int) -> Iterator[tuple[int, bool]]:
