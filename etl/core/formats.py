@@ -164,7 +164,7 @@ def delimiter_of(text: str, *, is_named: bool) -> str | None:
     """
     if declared := DECLARED_DELIMITER.match(text):
         return declared[1]
-    lines = list(StringIO(text.removeprefix("\ufeff"), newline=""))  # `splitlines` splits at other characters, too
+    lines = list(StringIO(text.removeprefix("\ufeff"), newline=""))  # splits at line ends only
     complete = (lines[:-1] if len(lines) > MAX_ROWS else lines)[:MAX_ROWS]  # the last one may be cut off
     if complete and complete[0].startswith("|"):  # a table in Markdown
         return None
