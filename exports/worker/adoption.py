@@ -107,7 +107,7 @@ WITH ours AS MATERIALIZED (
     FROM exports_jobs j JOIN exports_dataset d ON d.id = j.dataset_id
     WHERE j.job_id = %(job)s AND j.completion_token = %(token)s AND j.status IN ('running', 'retrying') FOR UPDATE OF j
 ), before AS MATERIALIZED (
-    SELECT c.id, c.rows, c.bytes, c.charged, c.source = 'snapshot' AS is_snapshot
+    SELECT c.id, c.rows, c.bytes, c.source = 'snapshot' AS is_snapshot
     FROM exports_chunk c JOIN ours ON ours.job_id = c.job_id WHERE c.id = %(chunk)s
 ), newer AS (
     UPDATE exports_chunk c
@@ -118,7 +118,9 @@ WITH ours AS MATERIALIZED (
     WHERE c.id = %(chunk)s AND c.job_id = ours.job_id AND c.status = 'done' AND f.path = c.path
       AND f.dataset_id = c.dataset_id AND f.schema_version = ours.schema_version AND f.etag <> c.etag
       AND f.data_as_of >= ours.not_before
-    RETURNING c.id, c.job_id, c.status, c.rows, c.bytes
+    RETURNING c.id, c.job_id, c.status, c.rows, c.bytes, c.source, c.charged, c.charged_on
+), ended AS (
+    SELECT n.* FROM newer n JOIN before b ON b.id = n.id WHERE b.is_snapshot
 ), numbered AS (
     SELECT job_id, id, status, 1 AS nth FROM newer
 ), settled AS (
@@ -126,8 +128,7 @@ WITH ours AS MATERIALIZED (
     SET rows = j.rows + n.rows - b.rows, bytes = j.bytes + n.bytes - b.bytes, event_seq = j.event_seq + 3,
         reused = j.reused + b.is_snapshot::int, degraded = j.degraded - b.is_snapshot::int
     FROM newer n JOIN before b ON b.id = n.id WHERE j.job_id = (SELECT job_id FROM ours)
-    RETURNING j.job_id, j.user_id, j.charged_on, j.event_seq, j.status, j.status AS was, 1 AS chunks,
-              (b.is_snapshot AND b.charged)::int AS refund
+    RETURNING j.job_id, j.user_id, j.charged_on, j.event_seq, j.status, j.status AS was, 1 AS chunks
 )
 """
     + quotas.REFUND
