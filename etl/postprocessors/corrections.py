@@ -77,8 +77,10 @@ def rechecked(draft: Draft) -> CheckedResponse:
 
 # ---- Requests -------------------------------------------------------------------------------------------------------
 def batches(drafts: list[Draft]) -> Iterator[list[Part]]:
-    """Yield the invalid parts for each request: items of several drafts, or the other invalid parts of one draft. The
-    items of a request were never corrected, or failed for the same reasons, which may name their number."""
+    """Yield the invalid parts for each request: items of several drafts, or the other invalid parts of one draft.
+
+    The items of a request were never corrected, or failed for the same reasons, which may name their number.
+    """
     batch: list[Part] = []
     size = 0
     for draft in (each for each in drafts if each.places):

@@ -71,7 +71,9 @@ class Pdf:
 
     def open_page(self, index: int) -> Any:
         """Return a page. If its crop box is outside of its media box, it is the whole media box, as in PDF viewers.
-        PDFium's page would be empty."""
+
+        PDFium's page would be empty.
+        """
         page = self.document[index]
         if not all(page.get_size()):
             page.set_cropbox(*page.get_mediabox())
