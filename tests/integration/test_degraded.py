@@ -135,6 +135,24 @@ def test_a_snapshot_that_another_job_replaced_with_new_rows_is_reused(
     assert Usage.objects.get().chunks == used  # one more for the other job, and one less for the reused chunk
 
 
+def test_a_reused_chunk_that_adopts_a_newer_file_is_refunded_once(
+    older: Job, dataset: Dataset, alice: User, source_db: psycopg.Connection
+) -> None:
+    """A2: it was refunded when it was reused."""
+    job = make_job(dataset, alice, 1)
+    execution.drain()
+    old = job.chunks.get()
+    assert old.source == "reused"
+    replace_function(source_db, "RETURN QUERY SELECT key, 2, effective_date;")
+    make_job(dataset, alice, 1, reuse="never")
+    execution.drain()
+    used = Usage.objects.get().chunks
+    completion.complete(job.pk)
+
+    assert job.chunks.get().etag != old.etag
+    assert Usage.objects.get().chunks == used
+
+
 def test_an_object_storage_failure_does_not_degrade_an_export(
     older: Job, dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any
 ) -> None:

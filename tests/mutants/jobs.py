@@ -89,6 +89,22 @@ MUTANTS = [
         tests=completion("a_delivery_matches_its_chunks_while_files_are_replaced"),
     ),
     ADOPTION(
+        name="refund a reused chunk again when it adopts a newer file",
+        old=" WHERE b.is_snapshot\n",
+        new="\n",
+        tests=tests_of(
+            "tests/integration/test_degraded.py", "a_reused_chunk_that_adopts_a_newer_file_is_refunded_once"
+        ),
+    ),
+    ADOPTION(
+        name="refund no snapshot that adopts a newer file",
+        old=" WHERE b.is_snapshot\n",
+        new=" WHERE false\n",
+        tests=tests_of(
+            "tests/integration/test_degraded.py", "a_snapshot_that_another_job_replaced_with_new_rows_is_reused"
+        ),
+    ),
+    ADOPTION(
         name="let a fresh export adopt data from before its start",
         old=" AND f.data_as_of >= ours.not_before",
         new="",
