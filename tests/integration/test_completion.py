@@ -1341,20 +1341,26 @@ def test_adopting_a_file_creates_events(dataset: Dataset, alice: User, source_db
         assert chunk.sha256.encode() in b"".join(content for _, content in update.frames)
 
 
+def joined_from_two_functions(dataset: Dataset, user: User, source_db: psycopg.Connection, shape: Shape) -> Job:
+    """Return a job whose first file was reused, and whose second file lacks the column `n`, before its completion."""
+    finish(make_job(dataset, user, 1, shape=shape))
+    source_db.execute("DROP FUNCTION data.rows_for")
+    source_db.execute("""
+        CREATE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, d date)
+        LANGUAGE sql AS $$ SELECT key, effective_date $$
+    """)
+    job = make_job(dataset, user, 2, delivery="single", shape=shape)
+    execution.drain()
+    return job
+
+
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_files_with_different_columns_are_not_joined(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, compression: str
 ) -> None:
     """A38: the function was changed in the source without a new schema version."""
     shape = Shape(compression=compression)
-    finish(make_job(dataset, alice, 1, shape=shape))
-    source_db.execute("DROP FUNCTION data.rows_for")
-    source_db.execute("""
-        CREATE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, d date)
-        LANGUAGE sql AS $$ SELECT key, effective_date $$
-    """)
-    job = make_job(dataset, alice, 2, delivery="single", shape=shape)
-    execution.drain()
+    job = joined_from_two_functions(dataset, alice, source_db, shape)
     completion.complete(job.pk)
 
     job.refresh_from_db()
@@ -1368,14 +1374,7 @@ def test_json_files_with_different_columns_are_joined_because_each_row_names_the
 ) -> None:
     """A38."""
     shape = Shape(format=form)
-    finish(make_job(dataset, alice, 1, shape=shape))
-    source_db.execute("DROP FUNCTION data.rows_for")
-    source_db.execute("""
-        CREATE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, d date)
-        LANGUAGE sql AS $$ SELECT key, effective_date $$
-    """)
-    job = make_job(dataset, alice, 2, delivery="single", shape=shape)
-    execution.drain()
+    job = joined_from_two_functions(dataset, alice, source_db, shape)
     text = delivered(finish(job))
 
     documents = json.loads(text) if form == "json" else [{"rows": [json.loads(line) for line in text.splitlines()]}]

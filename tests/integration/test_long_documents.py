@@ -590,8 +590,11 @@ def test_the_wrong_items_of_all_pieces_share_requests(models: ModelServer, every
 
 
 def test_a_refused_reply_is_named_although_a_later_reply_of_the_round_was_used(models: ModelServer) -> None:
-    """One response has so many invalid items that they need two requests. The model gives too few items for the first
-    one until it is told so. Before, the second reply hid the refusal, and 100 items were left out."""
+    """One response has so many invalid items that they need two requests.
+
+    The model returns too few items for the first one until a request contains this complaint. Before, the second reply
+    hid the refusal, and 100 items were missing.
+    """
 
     def answer(request: Request) -> Reply:
         if not is_correction(request):

@@ -58,11 +58,11 @@ def content_of(stream: BytesIO, header: LocalHeader) -> bytes:
         verify(header.name, (zlib.crc32(content), len(content), len(content)), header[3:6])
         return content
     assert header.method == DEFLATED
-    inflater, start = zlib.decompressobj(-15), stream.tell()
-    content = inflater.decompress(stream.read())
-    if not inflater.eof:
+    decompressor, start = zlib.decompressobj(-15), stream.tell()
+    content = decompressor.decompress(stream.read())
+    if not decompressor.eof:
         raise Refused("unexpected end of the compressed bytes")
-    end = len(stream.getvalue()) - len(inflater.unused_data)
+    end = len(stream.getvalue()) - len(decompressor.unused_data)
     stream.seek(end)
     recorded = read_descriptor(stream, end - start, len(content)) if header.flags & HAS_DESCRIPTOR else header[3:6]
     verify(header.name, (zlib.crc32(content), end - start, len(content)), recorded)
