@@ -167,8 +167,10 @@ def brackets_around(plain: str, lows: list[int], highs: list[int], *, is_amount:
 
 
 def is_prose_around(plain: str, opening: int, end: int) -> bool:
-    """Return whether an amount in brackets may be in prose, where it can repeat an amount in words: `ten dollars
-    ($10.00)`. A number word or a currency precedes it, or a word follows it."""
+    """Return whether an amount in brackets may be in prose. It can repeat an amount in words: `ten dollars ($10.00)`.
+
+    A number word or a currency precedes it, or a word follows it.
+    """
     if WORDED_AMOUNT.search(plain, max(0, opening - MAX_LABEL), opening):
         return True
     word = PROSE.match(plain, end)
