@@ -4,6 +4,7 @@ import gzip
 import html
 import json
 import re
+import statistics
 import time
 
 import pytest
@@ -39,10 +40,13 @@ def test_the_schema_is_compressed_only_for_clients_that_accept_it(
 def test_the_schema_is_generated_once_and_has_an_etag(client: Client, encoding: str) -> None:
     """C4."""
     first = client.get("/api/schema", headers={"Accept-Encoding": encoding})
-    began = time.thread_time()
+    costs = []  # CPU seconds
     for _ in range(10):
+        began = time.thread_time()
         assert client.get("/api/schema", headers={"Accept-Encoding": encoding}).content == first.content
-    assert time.thread_time() - began < 0.5  # to generate the document would take 0.1 s per request
+        costs.append(time.thread_time() - began)
+    # To generate the document takes 0.1 s or more. One request of the ten may be interrupted by garbage collection.
+    assert statistics.median(costs) < 0.05
 
     unchanged = client.get("/api/schema", headers={"Accept-Encoding": encoding, "If-None-Match": first["ETag"]})
     assert (unchanged.status_code, unchanged.content, unchanged["ETag"]) == (304, b"", first["ETag"])
