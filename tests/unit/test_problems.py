@@ -1,6 +1,7 @@
 """Error responses of the API: problems as in RFC 9457."""
 
 import json
+import statistics
 import time
 from io import BytesIO
 from typing import Any
@@ -272,11 +273,14 @@ def test_it_reports_at_most_a_hundred_nul_characters(client: Client) -> None:
 def test_it_refuses_megabytes_of_small_values_before_it_reads_them(value: bytes) -> None:
     """B24: a body of 4.8 MB must not block the process for seconds."""
     body = b'{"a": [' + value * (4_800_000 // len(value)) + b"1]}"
-    began = time.thread_time()
-    with pytest.raises(BadInput) as refused:
-        load(body)
-    assert time.thread_time() - began < 0.2
-    assert [error.code for error in refused.value.errors] == ["too_many_values"]
+    costs = []  # CPU seconds
+    for _ in range(3):
+        began = time.thread_time()
+        with pytest.raises(BadInput) as refused:
+            load(body)
+        costs.append(time.thread_time() - began)
+        assert [error.code for error in refused.value.errors] == ["too_many_values"]
+    assert statistics.median(costs) < 0.2  # one call may be interrupted by garbage collection
 
 
 def test_it_refuses_other_media_types(client: Client) -> None:
