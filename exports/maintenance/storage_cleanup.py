@@ -210,7 +210,7 @@ def abort_abandoned_uploads() -> int:
 
 
 def abort_lost_uploads() -> int:
-    """Abort the uploads of lost workers: those that are older than a lease, at a path that no running chunk writes.
+    """Abort the uploads of lost workers: those that are older than a lease, and that no live worker writes.
 
     By then, the lease of a lost worker has expired. A live worker's chunk has the status `running` before its
     upload starts. Web processes have no lease: they copy large files of a delivery when these are requested. The
@@ -230,14 +230,14 @@ def abort_uploads(*, before: datetime, keep: QuerySet[Receipt] | None = None) ->
     # Running chunks are queried after the uploads are listed: a worker that starts later has a newer upload.
     keys = [upload.key for upload in old]
     busy = set(Chunk.objects.filter(status=ChunkStatus.RUNNING, path__in=keys).values_list("path", flat=True))
-    completing = Job.objects.active().filter(completion_token__isnull=False).values_list("pk", flat=True)
-    live = {str(job_id) for job_id in completing}
-    lost = [upload for upload in old if upload.key not in busy and upload.key.split("/")[1] not in live]
-    lost = without_unknown_jobs(lost)
-    if lost and keep is not None:
-        jobs = {job_of(upload.key) for upload in lost} - {None}
-        kept = set(keep.filter(pk__in=jobs).values_list("pk", flat=True))
-        lost = [upload for upload in lost if job_of(upload.key) not in kept]
+    lost = without_unknown_jobs([upload for upload in old if upload.key not in busy])
+    # Lost attempts of the same jobs have other folders.
+    jobs = {job_of(upload.key) for upload in lost} - {None}
+    completing = Job.objects.active().filter(pk__in=jobs, completion_token__isnull=False).only("completion_token")
+    kept = {bundles.folder_of_attempt(job, job.completion_token or 0) for job in completing}
+    if keep is not None:
+        kept |= {bundles.folder_of(key) for key in keep.filter(pk__in=jobs).values_list("object_key", flat=True)}
+    lost = [upload for upload in lost if bundles.folder_of(upload.key) not in kept]
     for upload in lost:
         storage.abort_upload(upload.key, upload.upload_id)
     if lost:

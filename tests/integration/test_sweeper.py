@@ -150,6 +150,24 @@ def test_copies_for_downloads_are_not_aborted_until_they_are_abandoned(
     assert storage_cleanup.abort_abandoned_uploads() == 1
 
 
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_uploads_of_lost_completions_are_aborted_while_the_next_one_runs_and_after_it(
+    dataset: Dataset, alice: User, settings: Any, *, has_ended: bool
+) -> None:
+    """A26: also while the delivery is live, whose folder has another token."""
+    job, token = make_job(dataset, alice, 1), 5
+    if has_ended:
+        finish(job)
+    else:
+        Job.objects.filter(pk=job.pk).update(status="running", completion_token=token)
+    keys = [f"{bundles.folder_of_attempt(job, each)}/x.zip" for each in ((0,) if has_ended else (0, token))]
+    for key in keys:
+        storage.client().create_multipart_upload(Bucket=settings.SLUICE.s3_bucket, Key=key)
+    change_settings(settings, export_lease_seconds=-5)
+    assert storage_cleanup.abort_lost_uploads() == 1
+    assert [upload.key for upload in storage.list_uploads("_receipts/")] == keys[1:]
+
+
 def test_a_cleanup_step_that_fails_does_not_stop_the_others(dataset: Dataset, alice: User, settings: Any) -> None:
     make_job(dataset, alice, 1)
     claim_one(backend="lost")
