@@ -310,9 +310,15 @@ MUTANTS = [
     ),
     STORAGE(
         name="abort uploads of live workers",
-        old="if upload.key not in busy and upload.key",
-        new="if upload.key",
+        old="[upload for upload in old if upload.key not in busy]",
+        new="old",
         tests=sweeper("uploads_of_lost_workers_are_aborted_and_those_of_live_ones_are_not"),
+    ),
+    STORAGE(
+        name="abort uploads of live completions",
+        old="kept = {bundles.folder_of_attempt(job, job.completion_token or 0) for job in completing}",
+        new="kept = {str(job) for job in completing}",
+        tests=sweeper("uploads_of_lost_completions_are_aborted_while_the_next_one_runs_and_after_it"),
     ),
     STORAGE(
         name="delete objects whose receipt is about to be written",
