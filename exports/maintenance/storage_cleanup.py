@@ -232,7 +232,7 @@ def abort_uploads(*, before: datetime, keep: QuerySet[Receipt] | None = None) ->
     busy = set(Chunk.objects.filter(status=ChunkStatus.RUNNING, path__in=keys).values_list("path", flat=True))
     lost = without_unknown_jobs([upload for upload in old if upload.key not in busy])
     # Lost attempts of the same jobs have other folders.
-    jobs = {job_of(upload.key) for upload in lost} - {None}
+    jobs = set(filter(None, [job_of(upload.key) for upload in lost]))
     completing = Job.objects.active().filter(pk__in=jobs, completion_token__isnull=False).only("completion_token")
     kept = {bundles.folder_of_attempt(job, job.completion_token or 0) for job in completing}
     if keep is not None:
