@@ -4,7 +4,7 @@ manifest with copies of all files.
 Later exports replace the files of chunks, so a delivery consists of copies. Each attempt writes to a separate folder,
 whose objects do not change until they are deleted. `exports.delivery.packs` combines the small files of a manifest.
 
-All bundles are streamed: memory does not grow with the size of the files, and only by a name for each of them.
+All bundles are streamed: memory grows by a name for each file, but not with the size of the files.
 """
 
 import io

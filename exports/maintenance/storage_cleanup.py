@@ -227,7 +227,7 @@ def abort_uploads(*, before: datetime, keep: QuerySet[Receipt] | None = None) ->
     paths = Dataset.objects.with_own_path().values_list("base_path", flat=True)
     prefixes = [f"{packs.PREFIX}/", *(f"{path}/" for path in paths)]
     old = [upload for prefix in prefixes for upload in storage.list_uploads(prefix) if upload.initiated < before]
-    # Running chunks are queried after the uploads are listed: a worker that starts later has a newer upload.
+    # Running work is queried after the uploads are listed: a worker that starts later has a newer upload.
     keys = [upload.key for upload in old]
     busy = set(Chunk.objects.filter(status=ChunkStatus.RUNNING, path__in=keys).values_list("path", flat=True))
     lost = without_unknown_jobs([upload for upload in old if upload.key not in busy])

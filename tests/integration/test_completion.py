@@ -1359,8 +1359,7 @@ def test_files_with_different_columns_are_not_joined(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, compression: str
 ) -> None:
     """A38: the function was changed in the source without a new schema version."""
-    shape = Shape(compression=compression)
-    job = joined_from_two_functions(dataset, alice, source_db, shape)
+    job = joined_from_two_functions(dataset, alice, source_db, Shape(compression=compression))
     completion.complete(job.pk)
 
     job.refresh_from_db()
@@ -1373,9 +1372,7 @@ def test_json_files_with_different_columns_are_joined_because_each_row_names_the
     dataset: Dataset, alice: User, source_db: psycopg.Connection, form: str
 ) -> None:
     """A38."""
-    shape = Shape(format=form)
-    job = joined_from_two_functions(dataset, alice, source_db, shape)
-    text = delivered(finish(job))
+    text = delivered(finish(joined_from_two_functions(dataset, alice, source_db, Shape(format=form))))
 
     documents = json.loads(text) if form == "json" else [{"rows": [json.loads(line) for line in text.splitlines()]}]
     rows = [row for document in documents for row in document["rows"]]

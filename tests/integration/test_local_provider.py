@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-import matplotlib as mpl
 import pypdfium2
 import pytest
 import structlog
@@ -46,6 +45,7 @@ from etl.providers.local import LocalProvider, process_tree
 from etl.providers.local import process as reader
 from tests import samples
 from tests.conftest import change_settings
+from tests.integration.test_ocr_engine import FONT
 from tests.samples import Maker, hostile, make
 from tests.unit.test_caught_errors import caught_errors
 from tests.waiting import wait_until
@@ -277,7 +277,7 @@ def test_sideways_scans_are_rotated(provider: LocalProvider, make_document: Make
 def test_upside_down_scans_are_rotated(provider: LocalProvider, make_document: Maker, lines: list[str]) -> None:
     """Upside down, the engine reads many of these letters as others, with a confidence of almost 0.8."""
     sheet, buffer = Image.new("L", (1000, 1400), "white"), io.BytesIO()
-    font = ImageFont.truetype(f"{mpl.get_data_path()}/fonts/ttf/DejaVuSans.ttf", 40)
+    font = ImageFont.truetype(FONT, 40)
     for number, line in enumerate(lines):
         ImageDraw.Draw(sheet).text((100, 150 + 90 * number), line, font=font, fill="black")
     sheet.rotate(180).save(buffer, "PNG")
@@ -322,7 +322,7 @@ def test_images_on_pages_with_text_are_read(provider: LocalProvider, make_docume
 @pytest.mark.slow
 def test_unknown_scripts_have_a_warning(provider: LocalProvider, make_document: Maker, text: str) -> None:
     """The engine omits most letters of such scripts, and mistakes others for letters of supported scripts."""
-    font = ImageFont.truetype(f"{mpl.get_data_path()}/fonts/ttf/DejaVuSans.ttf", 28)
+    font = ImageFont.truetype(FONT, 28)
     sheet = Image.new("RGB", (1000, 600), "white")
     ImageDraw.Draw(sheet).multiline_text((60, 100), text, font=font, fill="black", spacing=20)
     buffer = io.BytesIO()

@@ -4,7 +4,6 @@ import gzip
 import html
 import json
 import re
-import statistics
 import time
 
 import pytest
@@ -46,7 +45,7 @@ def test_the_schema_is_generated_once_and_has_an_etag(client: Client, encoding: 
         assert client.get("/api/schema", headers={"Accept-Encoding": encoding}).content == first.content
         costs.append(time.thread_time() - began)
     # To generate the document takes 0.1 s or more. One request of the ten may be interrupted by garbage collection.
-    assert statistics.median(costs) < 0.05
+    assert sorted(costs)[-2] < 0.05
 
     unchanged = client.get("/api/schema", headers={"Accept-Encoding": encoding, "If-None-Match": first["ETag"]})
     assert (unchanged.status_code, unchanged.content, unchanged["ETag"]) == (304, b"", first["ETag"])

@@ -1,7 +1,6 @@
 """Error responses of the API: problems as in RFC 9457."""
 
 import json
-import statistics
 import time
 from io import BytesIO
 from typing import Any
@@ -280,7 +279,7 @@ def test_it_refuses_megabytes_of_small_values_before_it_reads_them(value: bytes)
             load(body)
         costs.append(time.thread_time() - began)
         assert [error.code for error in refused.value.errors] == ["too_many_values"]
-    assert statistics.median(costs) < 0.2  # one call may be interrupted by garbage collection
+    assert sorted(costs)[-2] < 0.2  # one call may be interrupted by garbage collection
 
 
 def test_it_refuses_other_media_types(client: Client) -> None:
