@@ -47,6 +47,29 @@ def test_a_single_line_on_a_page_without_prose_stays() -> None:
     assert omitted_texts([block("Example Ltd", 30), block("| a | b |", 200, kind="table")]) == [[]]
 
 
+@pytest.mark.parametrize("text", ["Example Ltd", "Invoice No. 2024-117"])
+def test_a_repeated_head_stays_on_the_first_page_that_has_it_if_there_is_no_prose(text: str) -> None:
+    """The names of the seller and of the invoice may be nowhere else."""
+    pages = [[block(text, 30), block("| a | b |", 200, kind="table"), block("Example", 800)] for _ in range(3)]
+    assert omitted_texts(*pages) == [["Example"], [text, "Example"], [text, "Example"]]
+
+
+def test_numbers_of_several_invoices_in_one_file_stay() -> None:
+    def pages(*texts: str) -> list[list[Block]]:
+        return [[block(text, 30), block("| a | b |", 200, kind="table")] for text in texts]
+
+    assert omitted_texts(*pages("Invoice 1001", "Invoice 1001", "Invoice 1002")) == [[], ["Invoice 1001"], []]
+    assert omitted_texts(*pages("Report 1", "Report 2", "Report 3")) == [[], ["Report 2"], ["Report 3"]]
+
+
+def test_a_head_with_the_number_of_a_page_is_left_out_of_a_table_after_prose() -> None:
+    pages = [
+        [block("A. Author 1235", 30), body()],
+        [block("A. Author 1236", 30), block("| a | b |", 200, kind="table")],
+    ]
+    assert omitted_texts(*pages) == [["A. Author 1235"], ["A. Author 1236"]]
+
+
 def test_a_line_beside_a_running_head_is_left_out() -> None:
     """For example, the name of a journal in large type is in the same row as the number of the issue."""
     name, issue = "## A Journal of Examples | www.example.org 1", "| e2748"

@@ -1,6 +1,7 @@
 """Detection of running heads and feet, page numbers, and stamps. They are omitted from the running text.
 
-A letterhead with values such as an address or an account stays in the text of the first page that has it.
+Some stay in the text of the first page that has them: a letterhead with values such as an address or an account, and
+on a page without prose, such as that of an invoice, every head, because the seller's name may be nowhere else.
 """
 
 import math
@@ -27,6 +28,8 @@ STAMP = re.compile(
     r"|preprint|doi\.org|^arxiv:|issn|this article is|for personal use only|confidential",
     re.IGNORECASE,
 )
+NUMBER = re.compile(r"[0-9]+|[ivxlc]+$")
+SHORT_NUMBER = re.compile(r"\b[0-9]{1,3}\b|\b[ivxlc]+$")  # of a page, unlike the number of an invoice
 FOOTNOTE = re.compile(r"[*†‡¹²³] ?\w")
 NUMBERED_FOOTNOTE = re.compile(r"[(\[]?\d{1,2}[.)\]]? \w")
 # Useful values, such as addresses and account numbers. A letterhead has several.
@@ -40,7 +43,8 @@ class RunningHeads:
     def __init__(self) -> None:
         self.pages: Counter[str] = Counter()
         self.last = 0  # the last page that was added
-        self.kept: set[str] = set()
+        self.known: set[str] = set()
+        self.has_prose = False
 
     def add(self, blocks: list[Block], height: float, *, number: int) -> None:
         """Count the lines at the edges of a page."""
@@ -49,11 +53,12 @@ class RunningHeads:
 
     def mark(self, blocks: list[Block], height: float, *, number: int, is_prose: bool) -> None:
         """Set the kind of running heads and feet of a page, and whether they are omitted from the text."""
+        self.has_prose |= is_prose
         for block in self.candidates(blocks, height, number=number, is_prose=is_prose):
             block.kind = zone(block, height, ZONE) or ("header" if block.y1 < height / 2 else "footer")
-            is_certain = is_prose or self.pages[key(block)] >= MIN_REPEATS
-            block.left_out = not is_letterhead(block, is_certain=is_certain) or key(block) in self.kept
-            self.kept.add(key(block))
+            text = key(block) if self.has_prose else key(block, numbers=SHORT_NUMBER)
+            block.left_out = not is_letterhead(block, is_prose=is_prose) or text in self.known
+            self.known |= {text, key(block)}
 
     def candidates(self, blocks: list[Block], height: float, *, number: int, is_prose: bool) -> list[Block]:
         """Return running heads and feet: blocks that are recognized directly, and those beside or behind them."""
@@ -103,12 +108,12 @@ def is_footnote(block: Block) -> bool:
     return bool(FOOTNOTE.match(block.text)) or (block.lines > 1 and bool(NUMBERED_FOOTNOTE.match(block.text)))
 
 
-def is_letterhead(block: Block, *, is_certain: bool) -> bool:
-    """Return whether a line at the edge must stay in the text, because it has values or may not be a running head."""
+def is_letterhead(block: Block, *, is_prose: bool) -> bool:
+    """Return whether a line at the edge must stay in the text of the first page that has it."""
     if PAGE_NUMBER.fullmatch(block.text) or STAMP.search(block.text):
         return False
     values = len(VALUE.findall(block.text))
-    if is_certain:
+    if is_prose:
         return values > 1
     return block.kind == "header" or values > 0 or bool(AMOUNT.search(block.text))
 
@@ -149,9 +154,9 @@ def is_prose(blocks: list[Block]) -> bool:
     return total > 0 and sum(length for length, prose in letters if prose) >= PROSE_SHARE * total
 
 
-def key(block: Block) -> str:
+def key(block: Block, *, numbers: re.Pattern[str] = NUMBER) -> str:
     """Return the position and text of a block, without numbers, which differ between pages."""
-    return f"{round(block.y0 / 20)} {re.sub(r'[0-9]+|[ivxlc]+$', '0', block.text)}"
+    return f"{round(block.y0 / 20)} {numbers.sub('0', block.text)}"
 
 
 def zone(block: Block, height: float, share: float) -> str:
