@@ -7,7 +7,7 @@ import pytest
 
 from etl.postprocessors import splitting
 from etl.postprocessors.document_text import clean
-from etl.postprocessors.missing import beginning_and_end, missing_members, read
+from etl.postprocessors.missing import beginning_and_end, missing_members, read_reply, tail
 from etl.postprocessors.schemas import Guide, checked_for_pieces
 from etl.postprocessors.splitting import Piece
 from etl.postprocessors.validation import InvalidReply, Question
@@ -54,6 +54,18 @@ def test_it_shows_whole_lines_of_the_beginning_and_the_end() -> None:
     assert all(line.endswith("of the document") for line in rows)
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Net 10.00\n<!-- a note -->\nTotal 12.50", "Net 10.00\n<!-- a note -->\nTotal 12.50"),
+        ("Net 10.00\n<!-- page: 7 -->\nTotal 12.50", "Total 12.50"),
+    ],
+)
+def test_only_the_marker_of_a_page_ends_the_text_before_it(text: str, shown: str) -> None:
+    """Other comments are part of the document."""
+    assert tail(text, 100) == shown
+
+
 def test_it_shows_all_of_a_short_document() -> None:
     [piece] = pieces_of("Total 12.50")
     assert beginning_and_end([piece], 500) == piece.shown
@@ -62,7 +74,7 @@ def test_it_shows_all_of_a_short_document() -> None:
 def test_it_uses_only_the_requested_values() -> None:
     """Other values in the reply may be invalid, because they are not used."""
     reply = {"data": {"total": 12.5, "note": 7, "rows": [{}]}, "evidence": {"/total": {"page": 1, "quote": "12.50"}}}
-    answer = read(["/total", "/seller/tax_id"], json.dumps(reply), QUESTION)
+    answer = read_reply(["/total", "/seller/tax_id"], json.dumps(reply), QUESTION)
     assert answer.data == {"total": 12.5}
     assert answer.evidence["/total"].quote == "12.50"
 
@@ -70,8 +82,8 @@ def test_it_uses_only_the_requested_values() -> None:
 @pytest.mark.parametrize("text", ["Sorry, no.", '{"data": {"total": "12.50 EUR"}}'])
 def test_it_refuses_a_reply_without_a_usable_value(text: str) -> None:
     with pytest.raises(InvalidReply):
-        read(["/total"], text, QUESTION)
+        read_reply(["/total"], text, QUESTION)
 
 
 def test_a_value_that_is_not_in_the_document_is_not_an_error() -> None:
-    assert read(["/total"], '{"data": {"total": null}}', QUESTION).data == {}
+    assert read_reply(["/total"], '{"data": {"total": null}}', QUESTION).data == {}
