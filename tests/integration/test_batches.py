@@ -524,7 +524,8 @@ def test_a_worker_frees_the_slot_of_another_dataset(alone: Dataset, alice: User)
     assert not Slot.objects.held().exists()
 
 
-def test_a_worker_frees_a_slot_above_a_lowered_limit(dataset: Dataset, alice: User) -> None:
+@pytest.mark.parametrize("limit", [1, None], ids=["lowered", "removed"])
+def test_a_worker_frees_a_slot_that_a_changed_limit_excludes(dataset: Dataset, alice: User, limit: int | None) -> None:
     """The connection would be terminated when the lease of that slot expires, in the middle of a later call."""
     dataset.max_concurrency = 2
     dataset.save()
@@ -536,7 +537,7 @@ def test_a_worker_frees_a_slot_above_a_lowered_limit(dataset: Dataset, alice: Us
         outcomes.finish([(other, result_of(other))])
         transitions.finish([(first, result_of(first))])
         assert Slot.objects.get(dataset=dataset, token=first.token).number == 2
-        Dataset.objects.update(max_concurrency=1)
+        Dataset.objects.update(max_concurrency=limit)
         (second,) = slot.claim(sizes={}, paused=())
         slot.free_previous()
         assert set(Slot.objects.held().values_list("token", flat=True)) == {second.token}

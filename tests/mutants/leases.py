@@ -158,10 +158,10 @@ MUTANTS = [
         tests=batches("a_worker_frees_its_slot_if_another_claim_has_locked_it"),
     ),
     SLOT(
-        name="keep a slot above a limit that was lowered",
+        name="keep a slot of a limit that was removed",
         old="limited = (claims[0].dataset, claims[0].max_concurrency)",
         new="limited = (claims[0].dataset, None)",
-        tests=batches("a_worker_frees_a_slot_above_a_lowered_limit"),
+        tests=batches("a_worker_frees_a_slot_that_a_changed_limit_excludes"),
     ),
     SLOT(
         name="wake no worker for the slot that a shutdown frees",
