@@ -65,7 +65,7 @@ MIDDLEWARE = [
     "config.platform.ui.sign_in.Authentication",
     "django.contrib.messages.middleware.MessageMiddleware",
     "config.platform.http.audit.middleware",  # inside of the authentication
-    "config.platform.http.roles.Middleware",
+    "config.platform.http.roles.ReadOnlyAuditorMiddleware",
     "django_prometheus.middleware.PrometheusAfterMiddleware",
 ]
 
@@ -271,7 +271,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": [
         "rest_framework.permissions.IsAuthenticated",
         "config.platform.http.scopes.HasScope",
-        "config.platform.http.roles.RefuseAuditors",
+        "config.platform.http.roles.DenyAuditorChanges",
         "config.platform.http.query_parameters.KnownParameters",
     ],
     "DEFAULT_THROTTLE_CLASSES": ["exports.api.rates.ExportThrottle"],

@@ -9,7 +9,7 @@ class EtlConfig(AppConfig):
 
     def ready(self) -> None:
         from config.platform.observability.gauges import GaugeQuery, register
-        from etl.core import gauges, metrics  # noqa: F401 - has every series from the start
+        from etl.core import gauges, metrics  # noqa: F401 - every series exists from the first scrape on
         from etl.pipeline import checks  # noqa: F401 - registers checks
 
         register(GaugeQuery(gauges.GAUGES, dict, gauges.collect))

@@ -20,6 +20,7 @@ from django_prometheus.middleware import Metrics
 from rest_framework.test import APIClient
 
 from config.dev.stack.processes import Web
+from config.platform import storage
 from config.platform.db.base import DatabaseWrapper
 from exports.models import Dataset, Slot
 from tests.cleaning import keep_migrated_rows
@@ -167,6 +168,13 @@ def dataset(source_db: psycopg.Connection, slots: int) -> Dataset:
         LANGUAGE sql STABLE AS $$ SELECT key, n, effective_date FROM generate_series(1, 3) n ORDER BY n $$
     """)
     return Dataset.objects.create(name="things", function="data.rows_for", base_path="things")
+
+
+@pytest.fixture
+def empty_bucket() -> None:
+    storage.delete_many(item.key for item in list(storage.list_objects("")))
+    for upload in list(storage.list_uploads("")):
+        storage.abort_upload(upload.key, upload.upload_id)
 
 
 @pytest.fixture

@@ -19,17 +19,15 @@ from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 
-# Longer texts are shown as plain text, to bound the time of a request. A usual page has a few thousand characters.
-MAX_CHARACTERS = 64_000
-# Texts with more brackets or stars are, too: the parser's time is quadratic in their number.
-MAX_BRACKETS, MAX_STARS = 1_000, 12_000
+# Limits that bound the time of a request. A text above one of them is shown as plain text.
+MAX_CHARACTERS = 64_000  # a typical page has a few thousand
+MAX_BRACKETS, MAX_EMPHASIS_MARKERS = 1_000, 12_000  # the parser's time is quadratic in their number
 MAX_CELLS = 8_000  # the parser pads short rows with cells
-# Texts that need more steps of the parser are, too. A step takes 5 to 10 microseconds; a page full of formatting
-# needs 18,000 steps.
-MAX_STEPS, STEPS_OF_BLOCK = 30_000, 4
+# A step of the parser takes 5 to 10 microseconds. A page full of formatting needs 18,000 steps.
+MAX_STEPS, STEPS_PER_BLOCK = 30_000, 4
 WAIT_SECONDS = 2  # for other requests to render; after that, the text is shown as plain text
 render_lock = threading.Lock()
-# The parser drops deeper blocks with their text. `is_too_complex` detects texts that nest this deep.
+# The parser drops blocks that are nested more deeply, with their text. `is_too_complex` detects such texts.
 MAX_NESTING = 150
 MARKER = r"(?:>|(?:[-+*]|\d{1,9}[.)])[ \t])"
 NESTED = re.compile(rf"^(?:[ \t]{{0,80}}{MARKER}){{30}}|^[ \t]{{80,}}{MARKER}", re.MULTILINE)
@@ -44,34 +42,34 @@ TAGS = frozenset(
 CELL = {"colspan", "rowspan"}
 ATTRIBUTES: dict[str, set[str]] = {"*": set(), "a": {"href"}, "td": CELL, "th": CELL, "ol": {"start"}}
 CLASSES = {name: {"left", "center", "right"} for name in ("td", "th")}
-FOREIGN_TAG = re.compile(rf"<(?!/?(?:{'|'.join(sorted(TAGS))})\b)", re.IGNORECASE)
+DISALLOWED_TAG = re.compile(rf"<(?!/?(?:{'|'.join(sorted(TAGS))})\b)", re.IGNORECASE)
 ALIGNED = re.compile(r"text-align:(\w+)")
 
-# HTML parsers reopen unclosed formatting elements in each following block, with all their attributes. So a few bytes
-# can expand to many. `reopened_size` computes an upper bound beforehand. Elements that are closed immediately do not
-# count, if no quote can hide their closing tag.
+# HTML parsers reopen unclosed formatting elements in each following block, with all their attributes, which amplifies a
+# small input. `reopened_size` returns an upper bound before parsing. Elements without nested tags that are closed again
+# are not counted, if no quotation mark can hide the closing tag.
 MAX_REOPENED = 2_000_000
 MAX_TAGS = 10_000  # opening tags, except those of tables; deeply nested tags take longer
 MAX_HTML = 2_000_000  # characters
 MAX_PASSES = 8  # levels of nested formatting
 FORMATS = "a|b|code|em|i|s|small|strong|u"
-BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+BR = re.compile(r"<br\s*/?>", re.IGNORECASE)
 CLOSED = re.compile(rf'<({FORMATS})(?:\s+[\w-]+(?:="[^"<>]*")?)*\s*>[^<>]*</\1>', re.IGNORECASE)
 BARE = re.compile(rf"<(?:{FORMATS})>", re.IGNORECASE)
 OPENED = re.compile(rf"<(?:{FORMATS})\b", re.IGNORECASE)
 # Blocks, nested links and closing tags: the parser closes open formatting there, and reopens it.
-BREAKING = re.compile(rf"</[a-z]|<a\b|<(?!(?:{FORMATS})\b)[a-z]", re.IGNORECASE)
+REOPENING = re.compile(rf"</[a-z]|<a\b|<(?!(?:{FORMATS})\b)[a-z]", re.IGNORECASE)
 COUNTED = re.compile(r"<(?!(?:table|caption|thead|tbody|tfoot|tr|th|td)\b)[a-z]", re.IGNORECASE)
 STEPS = "steps"  # name of the parser rules that count steps
 BARE_CHARACTERS = 10  # about the length of a reopened tag without attributes
 
 
 class TooComplex(Exception):
-    """The text needs too many steps of the parser."""
+    """A text that needs too many steps of the parser."""
 
 
-def rendered(text: str) -> SafeString | None:
-    """Return the HTML of a page's Markdown, or None if the text is too complex to render.
+def render(text: str) -> SafeString | None:
+    """Return the HTML of a page's Markdown, or None if it is too complex or the renderer stays busy.
 
     One text is rendered at a time: it takes up to 0.3 s of the GIL, which all other requests of the process need.
     """
@@ -87,16 +85,16 @@ def is_too_complex(text: str) -> bool:
     return (
         len(text) > MAX_CHARACTERS
         or text.count("[") > MAX_BRACKETS
-        or sum(map(text.count, "*_~")) > MAX_STARS
-        or sum(map(cells, re.split(r"\n[ \t]*\n", text))) > MAX_CELLS
+        or sum(map(text.count, "*_~")) > MAX_EMPHASIS_MARKERS
+        or sum(map(max_cells, re.split(r"\n[ \t]*\n", text))) > MAX_CELLS
         or NESTED.search(text) is not None
     )
 
 
-def cells(lines: str) -> int:
-    """Return the highest number of cells that a table in these lines may have."""
-    bars = [line.count("|") for line in lines.split("\n")]
-    return len(bars) * max(bars)
+def max_cells(block: str) -> int:
+    """Return an upper bound for the cells of a table in this block."""
+    pipes = [line.count("|") for line in block.split("\n")]
+    return len(pipes) * max(pipes)
 
 
 @lru_cache(maxsize=8)
@@ -132,12 +130,12 @@ def reopened_size(html: str) -> int:
     Only a parser can find the end of a tag with attributes, so all text after the first one counts. Removed parts are
     replaced by a dot, so that the text around them does not form new tags.
     """
-    html = BREAK.sub(".", html)
+    html = BR.sub(".", html)
     for _ in range(MAX_PASSES):
         html, number = CLOSED.subn(".", html)
         if not number:
             break
-    breaks = sum(1 for _ in BREAKING.finditer(html))
+    breaks = sum(1 for _ in REOPENING.finditer(html))
     html, bare = BARE.subn(".", html)
     first = OPENED.search(html)
     return breaks * (bare * BARE_CHARACTERS + (len(html) - first.start() if first else 0))
@@ -145,19 +143,19 @@ def reopened_size(html: str) -> int:
 
 @cache
 def parser() -> MarkdownIt:
-    made = MarkdownIt("commonmark", {"html": True, "maxNesting": MAX_NESTING}).enable(["table", "strikethrough"])
-    made.block.ruler.before("table", STEPS, count_block)
-    made.inline.ruler.before("text", STEPS, count_inline)
-    made.add_render_rule("image", render_image)
-    made.add_render_rule("html_block", render_html)
-    made.add_render_rule("html_inline", render_html)
+    markdown = MarkdownIt("commonmark", {"html": True, "maxNesting": MAX_NESTING}).enable(["table", "strikethrough"])
+    markdown.block.ruler.before("table", STEPS, count_block)
+    markdown.inline.ruler.before("text", STEPS, count_inline)
+    markdown.add_render_rule("image", render_image)
+    markdown.add_render_rule("html_block", render_html)
+    markdown.add_render_rule("html_inline", render_html)
     for name in ("th_open", "td_open"):
-        made.add_render_rule(name, render_cell)
-    return made
+        markdown.add_render_rule(name, render_cell)
+    return markdown
 
 
 def count_block(state: StateBlock, _start: int, _end: int, _silent: bool) -> bool:  # noqa: FBT001 - markdown-it's signature
-    return count(state.env, STEPS_OF_BLOCK)
+    return count(state.env, STEPS_PER_BLOCK)
 
 
 def count_inline(state: StateInline, _silent: bool) -> bool:  # noqa: FBT001 - markdown-it's signature
@@ -172,21 +170,21 @@ def count(env: Any, steps: int) -> bool:
     return False
 
 
-def render_image(self: RendererHTML, tokens: Sequence[Token], place: int, options: Any, env: Any) -> str:
+def render_image(self: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
     """Render the alternative text of an image, so that nothing is fetched."""
-    words = self.renderInlineAsText(tokens[place].children or [], options, env)
+    words = self.renderInlineAsText(tokens[index].children or [], options, env)
     return f"<em>[{escape(words or 'image')}]</em>"
 
 
-def render_html(_self: RendererHTML, tokens: Sequence[Token], place: int, _options: Any, _env: Any) -> str:
+def render_html(_self: RendererHTML, tokens: Sequence[Token], index: int, _options: Any, _env: Any) -> str:
     """Render allowed tags, such as MinerU's tables; escape other tags and comments."""
-    return FOREIGN_TAG.sub("&lt;", tokens[place].content)
+    return DISALLOWED_TAG.sub("&lt;", tokens[index].content)
 
 
-def render_cell(self: RendererHTML, tokens: Sequence[Token], place: int, options: Any, _env: Any) -> str:
+def render_cell(self: RendererHTML, tokens: Sequence[Token], index: int, options: Any, _env: Any) -> str:
     """Render a cell's alignment as a class, because the CSP forbids inline styles."""
-    token = tokens[place]
+    token = tokens[index]
     found = ALIGNED.search(str(token.attrs.pop("style", "")))
     if found:
         token.attrSet("class", found[1])
-    return self.renderToken(tokens, place, options, {})
+    return self.renderToken(tokens, index, options, {})

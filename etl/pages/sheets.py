@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 
 from config.platform import storage
 from etl.ingest.acceptance import translate_storage_errors
-from etl.pages.rendering import MAX_CHARACTERS, rendered
+from etl.pages.rendering import MAX_CHARACTERS, render
 from etl.pipeline import actions
 from etl.providers.base import PAGE_MARKER
 
@@ -79,7 +79,7 @@ def load(key: str, *, at: int = 0, page: int | None = None, before: int | None =
 
 def sheet(piece: SheetSpan, text: str, *, raw: bool) -> Sheet:
     text = text.strip("\r\n")
-    return Sheet(piece=piece, text=text, html=None if raw or piece.parts > 1 else rendered(text))
+    return Sheet(piece=piece, text=text, html=None if raw or piece.parts > 1 else render(text))
 
 
 # ---- Selection ------------------------------------------------------------------------------------------------------

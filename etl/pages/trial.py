@@ -43,7 +43,8 @@ class MarkdownTooLong(Problem):
     status = 413
     code = "markdown_too_long"
     detail = (
-        "This document's Markdown is too long to test a rule on this page. Submit the document with the rule instead."
+        f"This document's Markdown has more than {MAX_MARKDOWN:,} characters, the limit of a test. Submit the document "
+        "with the rule instead."
     )
 
 
@@ -52,7 +53,7 @@ class NoSuchDocument(NotFound):
 
 
 class RuleTrialPage(Editor):
-    """A test run. The response is the result for htmx, else the whole editor with the result."""
+    """Endpoint that tests a rule. It returns the result for htmx, or else the whole editor with the result."""
 
     fragment_name = "rules/_outcome.html"
     http_method_names = ("post",)
@@ -94,7 +95,10 @@ class RuleTrialPage(Editor):
         return state
 
     def text(self, markdown: str) -> str:
-        """Return the typed Markdown or, without it, that of the selected document, after validation."""
+        """Return the typed Markdown or, if none was typed, that of the selected document.
+
+        Raises BadInput if it is invalid, and the errors of `markdown_of`.
+        """
         number = whole_number(self.request.POST.get("document", ""))
         if not markdown.strip() and number:
             markdown = markdown_of(number, user=self.user)
@@ -104,7 +108,7 @@ class RuleTrialPage(Editor):
 
 
 class SuggestionPage(RuleTrialPage):
-    """A suggested schema for the text. The response is the suggestion for htmx, else the whole editor with it."""
+    """Endpoint that suggests a schema for the text. It returns the suggestion for htmx, or else the whole editor."""
 
     def post(self, request: HttpRequest) -> HttpResponse:
         number = whole_number(request.POST.get("rule", ""))
@@ -157,7 +161,7 @@ def shown(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 class RuleDocumentsFragment(RulesPage):
-    """The user's newest parsed documents, to choose the Markdown of a test."""
+    """The user's newest parsed documents, for choosing the Markdown of a test."""
 
     audited = CHANGES
     template_name = "rules/_documents.html"

@@ -23,7 +23,7 @@ from config.platform.observability import tracing
 from etl.core.errors import LlmForbidden, LlmUnavailable
 from etl.core.stage_context import USAGE_INCOMPLETE, StageContext, Usage
 from etl.postprocessors import rejections, replies
-from etl.postprocessors.rejections import RequestRejected
+from etl.postprocessors.rejections import ErrorResponse
 from etl.postprocessors.replies import ModelReply
 from rules.library import requirements
 
@@ -68,7 +68,7 @@ class ModelEndpoint:
 def call(endpoint: ModelEndpoint, request: dict[str, Any], *, context: StageContext) -> ModelReply:
     """Send a request of the chat completions API, `{"model": …, "messages": […], …}`, and return the model's reply.
 
-    Raises RequestRejected, LlmForbidden, LlmUnavailable, and the errors of `context.check()`.
+    Raises ErrorResponse, LlmForbidden, LlmUnavailable, and the errors of `context.check()`.
     """
     import openai
 
@@ -77,7 +77,7 @@ def call(endpoint: ModelEndpoint, request: dict[str, Any], *, context: StageCont
         with tracing.span("ask model"):
             body = post(endpoint, request, context=context)
     except openai.APIStatusError as error:
-        raise rejection(error, sent=text_of(request)) from None
+        raise rejection_of(error, sent=prompt_of(request)) from None
     except openai.APIConnectionError as error:
         context.check()  # the library wraps errors that the deadline raises, so raise them again here
         fields = failures.log_fields(error, url=endpoint.base_url)
@@ -131,7 +131,7 @@ class ModelTransport(httpx2.BaseTransport):
         sent = httpx2.Request(
             request.method,
             request.url,
-            headers=self.headers(request.headers),
+            headers=self.request_headers(request.headers),
             content=request.read(),
             extensions={**request.extensions, "trace": self.trace},
         )
@@ -144,27 +144,28 @@ class ModelTransport(httpx2.BaseTransport):
         return httpx2.Response(response.status_code, headers=kept, content=body)
 
     def trace(self, event: str, _info: dict[str, Any]) -> None:
-        """Handle an event of the connection."""
-        self.is_sent = self.is_sent or event.endswith("send_request_body.complete")
+        """Record that the whole request was sent."""
+        if event.endswith("send_request_body.complete"):
+            self.is_sent = True
 
-    def headers(self, headers: httpx2.Headers) -> dict[str, str]:
+    def request_headers(self, headers: httpx2.Headers) -> dict[str, str]:
         """Return the headers to send. Compression is disabled, because the limit applies to the size on the wire."""
         kept = {name: headers[name] for name in ("content-type",) if name in headers}
-        ours = {
+        own = {
             "accept": "application/json",
             "accept-encoding": "identity",
             "connection": "close",
             "user-agent": user_agent(),
         }
         key = self.endpoint.key
-        return kept | ours | ({"authorization": f"Bearer {key}"} if key else {})
+        return kept | own | ({"authorization": f"Bearer {key}"} if key else {})
 
     def close(self) -> None:
         self.transport.close()
 
 
 def read_body(response: httpx2.Response) -> bytes:
-    """Return the body, or an empty one if it is too large. A truncated body could be mistaken for a complete one."""
+    """Return the body, or b"" if it is too large, because a truncated body could be mistaken for a complete one."""
     try:
         return outbound.read_body(response, limit=MAX_RESPONSE_BYTES)
     except ResponseTooLarge:
@@ -184,14 +185,16 @@ def log_reply(reply: ModelReply, *, seconds: float) -> None:
 
 
 # ---- Errors ---------------------------------------------------------------------------------------------------------
-def rejection(error: "openai.APIStatusError", *, sent: str) -> RequestRejected:
+def rejection_of(error: "openai.APIStatusError", *, sent: str) -> ErrorResponse:
     log.warning("llm_rejected", status=error.status_code)
     delay = retry_after.seconds(error.response.headers.get("Retry-After"), limit=MAX_RETRY_AFTER)
-    return rejections.rejection(error.status_code, error.response.text, sent=sent, retry_after=delay)
+    return rejections.interpret(error.status_code, error.response.text, sent=sent, retry_after=delay)
 
 
-def text_of(request: dict[str, Any]) -> str:
-    """Return the prompt of a request."""
-    contents = [message["content"] for message in request["messages"]]
-    parts = [[{"text": each}] if isinstance(each, str) else each for each in contents]
-    return "\n".join(part.get("text", "") for content in parts for part in content)
+def prompt_of(request: dict[str, Any]) -> str:
+    """Return the text of a prompt. The content of a message is a string, or a list of parts. Some have text."""
+    texts: list[str] = []
+    for message in request["messages"]:
+        content = message["content"]
+        texts += [content] if isinstance(content, str) else [part.get("text", "") for part in content]
+    return "\n".join(texts)

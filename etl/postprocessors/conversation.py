@@ -23,7 +23,7 @@ from etl.core.stage_context import StageContext, Usage
 from etl.postprocessors import client, prompts, repair, server_features, splitting
 from etl.postprocessors.client import ModelEndpoint
 from etl.postprocessors.excerpts import Excerpts, ExcerptText, Item, locate
-from etl.postprocessors.rejections import RequestRejected, lacks_vision
+from etl.postprocessors.rejections import ErrorResponse, lacks_vision
 from etl.postprocessors.repair import Mismatch, Mismatches
 from etl.postprocessors.replies import ModelReply, check_complete, is_empty, is_prompt_cut
 from etl.postprocessors.responses import ParsedResponse
@@ -326,7 +326,7 @@ class Model:
             try:
                 reply = client.call(self.endpoint, request, context=self.context)
                 break
-            except RequestRejected as rejected:
+            except ErrorResponse as rejected:
                 if question.images and lacks_vision(rejected.message):
                     raise VisionUnsupported from None
                 if not negotiation.fall_back(rejected.message, sent=sent):

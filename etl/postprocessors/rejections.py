@@ -18,6 +18,7 @@ ERROR_MEMBERS = ("error", "errors", "detail", "details", "message", "msg", "code
 MAX_LEVELS = 5
 
 TOO_LONG_CODES = ("context_length_exceeded", "exceed_context_size_error", "string_above_max_length", "context_window")
+# Verbatim parts of messages, such as "when context the overflows" of LM Studio.
 TOO_LONG = re.compile(
     r"context.(?:length|window|size|limit)|maximum context|max_model_len|(?:prompt|input|conversation) is too long"
     r"|too many (?:prompt |input )?tokens|reduce the length|exceeds the available|maximum input length"
@@ -41,25 +42,25 @@ NO_VISION = re.compile(
 BAD_IMAGE = re.compile(r"too (?:large|big|many|small)|dimension|resolution|decode|image (?:size|format)|at most [1-9]")
 
 # Statuses that may be due to the request. Some servers send 404 or 500 for an unknown parameter.
-ABOUT_REQUEST = (400, 404, 415, 422, 500, 501)
+POSSIBLE_REQUEST_ERRORS = (400, 404, 415, 422, 500, 501)
 TRANSIENT = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS)
 
 
-class RequestRejected(Exception):
-    """The server rejected the request. `message`: its error texts in lower case, for matching only and not for display;
-    "" if the request is not the cause."""
+class ErrorResponse(Exception):
+    """An error response of a model server. `error`: its meaning. `message`: its texts in lower case, for matching only
+    and not for display; "" if the request is not the cause."""
 
     def __init__(self, error: EtlError, *, message: str) -> None:
         super().__init__(error.code)
         self.error, self.message = error, message
 
 
-def rejection(status: int, body: str, *, sent: str, retry_after: float | None) -> RequestRejected:
+def interpret(status: int, body: str, *, sent: str, retry_after: float | None) -> ErrorResponse:
     """Interpret a response with an error status. `sent`: the prompt, whose phrases are ignored in the response."""
     message, codes = error_texts(body)
-    meaning = error_of(status, message, codes, sent.lower(), retry_after=retry_after)
-    is_about_request = status in ABOUT_REQUEST and not isinstance(meaning, DocumentTooLong | LlmRefused)
-    return RequestRejected(meaning, message=message if is_about_request else "")
+    error = error_of(status, message, codes, sent.lower(), retry_after=retry_after)
+    is_about_request = status in POSSIBLE_REQUEST_ERRORS and not isinstance(error, DocumentTooLong | LlmRefused)
+    return ErrorResponse(error, message=message if is_about_request else "")
 
 
 def error_of(status: int, message: str, codes: set[str], sent: str, *, retry_after: float | None) -> EtlError:
@@ -77,7 +78,7 @@ def error_of(status: int, message: str, codes: set[str], sent: str, *, retry_aft
             f"The language model's server is busy or failed (HTTP {status}).", retry_after=retry_after
         )
     if status == HTTPStatus.NOT_FOUND:
-        return LlmForbidden("The language model's server does not have this model or address (HTTP 404).")
+        return LlmForbidden("The language model's server has no such model or path (HTTP 404).")
     return LlmForbidden(f"The language model's server rejects the request (HTTP {status}).")
 
 

@@ -15,10 +15,11 @@ from etl.postprocessors.merge import exact_key, loose_key
 from etl.postprocessors.responses import Evidence, ParsedResponse, scalars
 from etl.postprocessors.schemas import Guide, Schema, as_map
 from rules.schema import json_schema
+from rules.schema.messages import MISSING, NOT_ALLOWED
 
 MAX_ERRORS = 100  # per validation
 SLICE = 50  # items that are validated at once
-NOT_ALLOWED = "Must not have the members "
+
 WORD = re.compile(r"[^\W_]+")
 
 V = TypeVar("V")
@@ -267,7 +268,7 @@ def is_about(mismatch: Mismatch, path: str) -> bool:
 
 
 def is_missing_member(mismatch: Mismatch) -> bool:
-    return mismatch[1].startswith("The member ")
+    return mismatch[1].startswith(MISSING)
 
 
 def is_not_allowed(mismatch: Mismatch, path: str) -> bool:

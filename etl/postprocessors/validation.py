@@ -12,6 +12,7 @@ from etl.postprocessors.responses import NotJson, NumberOutOfRange, ParsedRespon
 from etl.postprocessors.schemas import Guide, Schema, as_map
 from etl.postprocessors.strict_schemas import without_nulls
 from rules.schema import json_schema
+from rules.schema.messages import NOT_ALLOWED
 
 REASKS = 2
 MAX_POINTERS = 20
@@ -192,7 +193,7 @@ def rejected_items_text(found: Mismatches, pages: str) -> str:
 def describe(mismatch: Mismatch) -> str:
     """Describe a mismatch without member names that occur only in the response, because they may be private."""
     pointer, words = mismatch
-    reason = "Has members that are not allowed." if words.startswith(repair.NOT_ALLOWED) else words
+    reason = "Has members that are not allowed." if words.startswith(NOT_ALLOWED) else words
     return f"{joined_pointers([pointer])}: {reason[:MAX_POINTER]}"
 
 

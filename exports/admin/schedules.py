@@ -146,7 +146,7 @@ class ScheduleAdmin(StaffActionAdmin):
         lines = (
             (
                 ago(run.at),
-                f"{run.planned_at:%Y-%m-%d %H:%M} UTC" if run.planned_at else "by hand",
+                f"{run.planned_at:%Y-%m-%d %H:%M} UTC" if run.planned_at else "Manual run",
                 badge(status_of[run.pk]),
                 page_of("job", run.job_id, short(run.job_id)) if run.job_id else run.detail,
             )

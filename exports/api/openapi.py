@@ -256,7 +256,7 @@ LIST_WEBHOOKS: dict[str, Any] = {
     "tags": WEBHOOKS,
     "examples": [response_example("Webhook", examples.WEBHOOK)],
 }
-MADE = LinkedResponse(
+CREATED = LinkedResponse(
     WebhookWithSecret,
     "The webhook receives every event from now on.",
     webhook=link_to("getWebhook", "Get it.", **HOOK),

@@ -25,7 +25,7 @@ LIST: dict[str, Any] = {
     "tags": SCHEDULES,
     "examples": [response_example("Schedule", examples.SCHEDULE)],
 }
-MADE = LinkedResponse(
+CREATED = LinkedResponse(
     schemas.Schedule,
     "The schedule runs at its planned times from now on.",
     schedule=link_to("getSchedule", "Get it.", **MINE),

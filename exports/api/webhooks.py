@@ -48,7 +48,7 @@ class WebhookListView(generics.ListAPIView[Webhook]):
         operation_id="createWebhook",
         **openapi.CREATE_WEBHOOK,
         request=NewWebhookSerializer,
-        responses={201: openapi.MADE, **problems(BadInput, subscriptions.TooManyWebhooks)},
+        responses={201: openapi.CREATED, **problems(BadInput, subscriptions.TooManyWebhooks)},
     )
     def post(self, request: Request) -> Response:
         fields = NewWebhookSerializer.read(request.data)

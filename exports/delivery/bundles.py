@@ -270,7 +270,7 @@ def with_one_header(job: Job, adopt: Adopt) -> Iterator[bytes]:
     for chunk, blocks in contents(job, adopt):
         head, rows = split_at(blocks, chunk.header_bytes)
         # Different versions of the library may compress equal headers to different bytes.
-        text = encoding.decompressed(head, job.shape)
+        text = encoding.decompress(head, job.shape)
         if header is None:
             header = text
             yield head
@@ -290,9 +290,9 @@ def split_at(blocks: Iterable[bytes], size: int) -> tuple[bytes, Iterator[bytes]
 
 def json_array(job: Job, adopt: Adopt) -> Iterator[bytes]:
     for chunk, blocks in contents(job, adopt):
-        yield encoding.compressed(b"[\n" if chunk.seq == 0 else b",\n", job.shape)
+        yield encoding.compress(b"[\n" if chunk.seq == 0 else b",\n", job.shape)
         yield from blocks
-    yield encoding.compressed(b"]\n", job.shape)
+    yield encoding.compress(b"]\n", job.shape)
 
 
 def one_parquet(job: Job, adopt: Adopt) -> Iterator[bytes]:

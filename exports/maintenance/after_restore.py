@@ -50,8 +50,8 @@ def release_leases() -> int:
 def release_chunks() -> int:
     """Release the chunks that are claimed now. Later claims of live workers have larger tokens and are not released."""
     released = 0
-    now = sql.scalar("SELECT nextval('exports_fence_seq')")
-    running = Chunk.objects.filter(status=ChunkStatus.RUNNING, token__lt=now).order_by("pk")
+    next_token = sql.scalar("SELECT nextval('exports_fence_seq')")
+    running = Chunk.objects.filter(status=ChunkStatus.RUNNING, token__lt=next_token).order_by("pk")
     while held := list(running.values_list("pk", "token")[:BATCH]):
         chunks, tokens = zip(*held, strict=True)
         sql.rows(
@@ -86,7 +86,7 @@ def release_deliveries() -> int:
 def revoke_links() -> int:
     """Revoke all open links, because each may have been used after the backup. Return the number of revoked links.
 
-    Owners create new links.
+    Owners can create new links.
     """
     return Link.objects.filter(used_at=None, revoked_at=None, expires_at__gt=Now()).update(revoked_at=Now())
 
@@ -99,13 +99,14 @@ def advance_event_numbers() -> int:
     with transaction.atomic():
         ids = list(Job.objects.active().order_by("pk").select_for_update(no_key=True).values_list("pk", flat=True))
         advanced = Job.objects.filter(pk__in=ids).update(event_seq=F("event_seq") + EVENT_NUMBER_GAP)
-    return advanced + advance_events_of_failed()
+    return advanced + advance_failed_jobs()
 
 
-def advance_events_of_failed() -> int:
-    """Advance failed jobs together with their existing events.
+def advance_failed_jobs() -> int:
+    """Advance the event numbers of failed jobs, and of their existing events.
 
-    Otherwise, a client that reconnects with a number from the lost time would never receive the final event.
+    Otherwise, a client that reconnects with a number that was issued after the backup would never receive the final
+    event.
     """
     with transaction.atomic():
         failed = Job.objects.filter(status=JobStatus.FAILED).order_by("pk").select_for_update(no_key=True)
@@ -117,7 +118,8 @@ def advance_events_of_failed() -> int:
 # ---- Rows whose object is missing -----------------------------------------------------------------------------------
 def end_receipts() -> int:
     """End the receipts whose delivered object is missing. Return the number of ended receipts."""
-    storage_cleanup.delete_expired()  # otherwise, the hourly sweep would report these as TTL violations
+    # Otherwise, the hourly sweep would report receipts that expired before the restore as TTL violations.
+    storage_cleanup.delete_expired()
     receipts = Receipt.objects.filter(deleted_at=None)
     ended = 0
     for receipt, head in with_heads(receipts, lambda receipt: receipt.object_key):
@@ -141,7 +143,7 @@ def end_receipt(receipt: Receipt) -> int:
 def delete_stale_files() -> int:
     """Delete the rows of files whose object is missing or has changed. Return the number of deleted rows.
 
-    When an active job builds its bundle, it exports the chunks of these files again. Ended jobs no longer need them.
+    An active job that needs such a file exports its chunk again when it builds its bundle. Ended jobs do not need them.
     """
     total = 0
     for file, head in with_heads(File.objects.all(), lambda file: file.path):
@@ -154,15 +156,15 @@ def delete_stale_files() -> int:
 Row = TypeVar("Row", Receipt, File)
 
 
-def with_heads(rows: QuerySet[Row], path: Callable[[Row], str]) -> Iterator[tuple[Row, storage.Head | None]]:
+def with_heads(rows: QuerySet[Row], path_of: Callable[[Row], str]) -> Iterator[tuple[Row, storage.Head | None]]:
     """Yield each row with the HEAD response of the object at its path. Raises StorageError."""
     with ThreadPoolExecutor(HEAD_THREADS) as pool:
         for batch in batches(rows.order_by("pk").iterator(chunk_size=BATCH)):
-            yield from zip(batch, pool.map(storage.head, map(path, batch)), strict=True)
+            yield from zip(batch, pool.map(storage.head, map(path_of, batch)), strict=True)
 
 
 # ---- Objects that no row references ---------------------------------------------------------------------------------
-def find_unknown_files(*, delete: bool) -> int:
+def find_unreferenced_files(*, delete: bool) -> int:
     """Find unreferenced files that Sluice wrote to the datasets' folders, and delete them if requested.
 
     The restored database does not contain their jobs. Objects of other programs are kept. Return the number of files.
@@ -171,32 +173,36 @@ def find_unknown_files(*, delete: bool) -> int:
     with ThreadPoolExecutor(HEAD_THREADS) as pool:
         for path in Dataset.objects.values_list("base_path", flat=True):
             for batch in batches(storage.list_objects(f"{path}/")):
-                unknown = storage_cleanup.unreferenced({item.key: item.etag for item in batch})
-                found += sum(pool.map(partial(count_unknown, delete=delete), unknown, unknown.values()))
+                unreferenced = storage_cleanup.unreferenced({item.key: item.etag for item in batch})
+                found += sum(pool.map(partial(is_found, delete=delete), unreferenced, unreferenced.values()))
     return found
 
 
-def count_unknown(path: str, etag: str, *, delete: bool) -> bool:
-    """Delete the object if requested. Return False if no worker wrote it, or if it has changed."""
+def is_found(path: str, etag: str, *, delete: bool) -> bool:
+    """Return whether the object is a file of a worker. If requested, also delete it."""
+    return is_written_by_worker(path, etag) and (not delete or storage_cleanup.delete_unchanged(path, etag))
+
+
+def is_written_by_worker(path: str, etag: str) -> bool:
+    """Return whether a worker wrote this object, and it has not changed since it was listed."""
     head = storage.head(path)
-    if head is None or head.etag != etag or not {"job", "chunk", "token"} <= head.metadata.keys():
-        return False
-    return not delete or storage_cleanup.delete_unchanged(path, etag)
+    return head is not None and head.etag == etag and {"job", "chunk", "token"} <= head.metadata.keys()
 
 
-def find_unknown_deliveries(*, delete: bool) -> int:
+def find_unreferenced_deliveries(*, delete: bool) -> int:
     """Find delivered objects that have no receipt, and delete them if requested. Return the number of objects."""
     found = 0
     for batch in batches(item.key for item in storage.list_objects(f"{packs.PREFIX}/")):
         # Completions are read first: if one ends between the two queries, the second finds its receipt.
         completing = Job.objects.filter(completion_token__isnull=False).values_list("pk", flat=True)
         live = {f"{packs.PREFIX}/{job_id}" for job_id in completing}
-        unknown = [
+        unreferenced = [
             key
             for key in storage_cleanup.undelivered(batch)
-            if bundles.folder_of_job(key) not in live and not packs.is_of_batch(key)  # the sweep deletes old ones
+            # The sweep deletes old packs of batches.
+            if bundles.folder_of_job(key) not in live and not packs.is_of_batch(key)
         ]
-        found += len(unknown)
+        found += len(unreferenced)
         if delete:
-            storage.delete_many(unknown)
+            storage.delete_many(unreferenced)
     return found

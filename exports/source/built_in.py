@@ -9,12 +9,12 @@ from config.platform import built_in_datasets
 from config.platform.built_in_datasets import CannotBuild, FileLayout
 from exports.core.errors import RowsNotRepresentable, SourceTimeout
 from exports.core.planning import Shape
-from exports.source.encoding import COMPRESSORS
+from exports.source.encoding import compress_blocks
 
 BLOCK_BYTES = 256 * 1024
 
 
-class Content:
+class BuiltContent:
     """The bytes of a file in blocks, compressed if requested.
 
     `header_bytes` is 0, because a job has only one file, which is never joined with others.
@@ -31,7 +31,7 @@ class Content:
         blocks = iter(lambda: self._file.read(BLOCK_BYTES), b"")
         if self._shape.format == "parquet" or self._shape.compression == "none":  # Parquet is compressed internally
             return blocks
-        return COMPRESSORS[self._shape.compression](blocks)
+        return compress_blocks(blocks, self._shape.compression)
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def opened(
     user_id: int,
     timeout: float,
     checkpoint: Callable[[], None],
-) -> Iterator[Content]:
+) -> Iterator[BuiltContent]:
     """Build the file, and close it at the end.
 
     `timeout` is in seconds. `checkpoint` is called regularly and raises an error to stop the work. It must not write to
@@ -69,4 +69,4 @@ def opened(
     except CannotBuild as refusal:
         raise RowsNotRepresentable(str(refusal)) from None
     with built.content as file:
-        yield Content(file, built.rows, shape)
+        yield BuiltContent(file, built.rows, shape)

@@ -7,7 +7,7 @@ import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
 import orjson
 import zstandard
@@ -24,7 +24,8 @@ COMPRESSED_TYPES = {"gzip": "application/gzip", "zstd": "application/zstd"}
 GZIP_LEVEL = 4
 ZSTD_LEVEL = 3
 
-# JSON from Postgres contains no raw control characters. With these two as quote and delimiter, COPY never adds quotes.
+# JSON from Postgres never contains these two control characters unescaped. As quote and delimiter, they keep COPY from
+# adding quotes.
 JSON_LINES = sql.SQL(r"(FORMAT csv, QUOTE E'\x01', DELIMITER E'\x02')")
 
 
@@ -37,15 +38,16 @@ def content_type(shape: Shape) -> str:
 def needs_columns(shape: Shape) -> bool:
     """Return whether the COPY statement depends on the columns of the function.
 
-    `call` is the alias of the function in the statement: if no column has this name, it stands for the whole row.
+    `call` is the alias of the function in the statement: if no column has this name, it stands for the whole row. So a
+    selected column of this name is checked; otherwise, the file would contain whole rows instead of an error.
     """
     return shape.format != "csv" or shape.dialect.formula_policy == "escape" or "call" in shape.columns
 
 
-def selected(columns: list[Column], shape: Shape) -> list[Column]:
+def selected_columns(columns: list[Column], shape: Shape) -> list[Column]:
     """Return the columns of the file.
 
-    Raises NoColumns, and PermanentSourceError if the function no longer has a selected column.
+    Raises NoColumns if the function returns none, and PermanentSourceError if it no longer returns a selected column.
     """
     if not columns:
         raise NoColumns
@@ -86,35 +88,37 @@ def csv_cells(shape: Shape, columns: list[Column], encoding: str) -> sql.Composa
     return formula_guard.cells(columns, encoding)
 
 
-# Types that JSON does not represent exactly. All bigint and numeric values become strings, so that no reader rounds
-# them.
+# Types that JSON does not represent exactly. All bigint and numeric values become strings, so that no JSON parser
+# rounds them.
 JSON_AS = {
     "bigint": "{}::text",
     "numeric": "{}::text",
     "money": "{}::text",
     "bytea": "replace(encode({}, 'base64'), E'\\n', '')",
-    "timestamp without time zone": "{} AT TIME ZONE 'UTC'",  # a function can change the session's time zone
+    # An explicit offset, because a function can change the session's time zone.
+    "timestamp without time zone": "{} AT TIME ZONE 'UTC'",
 }
-# Dimensions and NULLs are kept. Postgres writes a bytea[] as `["\\x00ff",null]`. Hex contains no quotes, so after
-# splitting at quotes, every second part is an element. An element without the prefix is an error, because the function
-# has set `bytea_output = escape`.
+# Dimensions and NULLs are kept. Postgres writes a bytea[] as `["\\x00ff",null]`. Hex contains no quotes, so when the
+# text is split at quotes, every second part is an element. An element without the prefix means that the function has
+# set `bytea_output = escape`; `decode` then fails on the invalid digits `no hex`.
 JSON_ARRAY_AS = {
     "bigint": "{}::text[]",
     "numeric": "{}::text[]",
     "bytea": """(
         SELECT string_agg(
-            CASE place % 2
+            CASE position % 2
                 WHEN 0 THEN replace(encode(decode(
                     CASE left(part, 3) WHEN '\\\\x' THEN substr(part, 4) ELSE 'no hex' END, 'hex'
                 ), 'base64'), E'\\n', '')
                 ELSE part
-            END, '"' ORDER BY place
+            END, '"' ORDER BY position
         )::json
-        FROM unnest(string_to_array(to_json({})::text, '"')) WITH ORDINALITY AS parts (part, place)
+        FROM unnest(string_to_array(to_json({})::text, '"')) WITH ORDINALITY AS parts (part, position)
     )""",
     "timestamp without time zone": r"regexp_replace(to_json({})::text, '(T[0-9:.]+)', '\1+00:00', 'g')::json",
 }
-# A cast to text would end at elements that are domains over arrays. This takes three times as long.
+# A cast to text[] would turn each inner array of a domain into one string. This expression also converts the numbers
+# inside them, but takes three times as long as the cast.
 QUOTED_NUMBERS = r"""regexp_replace(to_json({})::text, '-?[0-9]+(\.[0-9]+)?', '"\&"', 'g')::json"""
 JSON_NESTED_AS = JSON_ARRAY_AS | {"bigint": QUOTED_NUMBERS, "numeric": QUOTED_NUMBERS}
 
@@ -150,17 +154,17 @@ class Content(Protocol):
 
 def content_of(stream: CopyStream, shape: Shape, columns: list[Column], *, envelope: tuple[bytes, bytes]) -> Content:
     if shape.format == "parquet":
-        from exports.source import parquet
+        from exports.source import parquet  # pyarrow needs much memory, so it is imported only for Parquet
 
-        return parquet.Content(stream, columns, shape.compression)
-    return Encoding(stream, shape, envelope=envelope)
+        return parquet.ParquetContent(stream, columns, shape.compression)
+    return TextContent(stream, shape, envelope=envelope)
 
 
-class Encoding:
+class TextContent:
     """The bytes of a file in blocks: a head, the lines of the stream, and a tail, compressed if requested.
 
     After the last block, `rows` and `header_bytes` are known. The header is a separate gzip member or zstd frame, so
-    that files can be joined by concatenation, without the first `header_bytes` of all files except the first.
+    that files can be joined by concatenating them, without the first `header_bytes` bytes of each file after the first.
     """
 
     def __init__(self, stream: CopyStream, shape: Shape, *, envelope: tuple[bytes, bytes] = (b"", b"")) -> None:
@@ -182,8 +186,8 @@ class Encoding:
         if self._shape.format == "json":
             body = chain(comma_separated(body), [self._tail])
         if self._shape.compression != "none":
-            header = compressed(header, self._shape) if header else b""
-            body = COMPRESSORS[self._shape.compression](body)
+            header = compress(header, self._shape) if header else b""
+            body = compress_blocks(body, self._shape.compression)
         self.header_bytes = len(header)
         return chain([header], body)
 
@@ -195,14 +199,14 @@ def envelope(shape: Shape, pair: Pair, columns: list[Column], *, dataset: str, v
     """Return the bytes before and after the rows, which are empty for formats other than json."""
     if shape.format != "json":
         return b"", b""
-    facts = {
+    fields = {
         "schemaVersion": version,
         "dataset": dataset,
         "key": pair.key,
         "effectiveDate": pair.effective_date,
         "columns": [{"name": column.name, "type": column.type} for column in columns],
     }
-    return orjson.dumps(facts)[:-1] + b',"rows":[\n', b"]}\n"
+    return orjson.dumps(fields)[:-1] + b',"rows":[\n', b"]}\n"
 
 
 def comma_separated(blocks: Iterable[bytes | bytearray]) -> Iterator[bytes]:
@@ -216,33 +220,32 @@ def comma_separated(blocks: Iterable[bytes | bytearray]) -> Iterator[bytes]:
     yield held.replace(b",", b"")
 
 
-def gzip(blocks: Iterable[bytes | bytearray]) -> Iterator[bytes]:
-    """Compress the blocks into one gzip member. It has no timestamp, so equal rows produce equal files."""
-    member = zlib.compressobj(GZIP_LEVEL, wbits=31)
+def gzip_member() -> Any:
+    return zlib.compressobj(GZIP_LEVEL, wbits=31)  # without a timestamp, so that equal rows produce equal files
+
+
+def zstd_frame() -> Any:
+    return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compressobj()
+
+
+COMPRESSORS = {"gzip": gzip_member, "zstd": zstd_frame}
+
+
+def compress_blocks(blocks: Iterable[bytes | bytearray], compression: str) -> Iterator[bytes]:
+    """Compress the blocks into one gzip member or zstd frame."""
+    compressor = COMPRESSORS[compression]()
     for block in blocks:
-        if packed := member.compress(block):
+        if packed := compressor.compress(block):
             yield packed
-    yield member.flush()
+    yield compressor.flush()
 
 
-def zstd(blocks: Iterable[bytes | bytearray]) -> Iterator[bytes]:
-    """Compress the blocks into one zstd frame."""
-    frame = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compressobj()
-    for block in blocks:
-        if packed := frame.compress(block):
-            yield packed
-    yield frame.flush()
+def compress(content: bytes, shape: Shape) -> bytes:
+    """Compress bytes as a separate gzip member or zstd frame, if the shape is compressed."""
+    return content if shape.compression == "none" else b"".join(compress_blocks([content], shape.compression))
 
 
-COMPRESSORS = {"gzip": gzip, "zstd": zstd}
-
-
-def compressed(text: bytes, shape: Shape) -> bytes:
-    """Compress a text as a separate gzip member or zstd frame, if the shape is compressed."""
-    return text if shape.compression == "none" else b"".join(COMPRESSORS[shape.compression]([text]))
-
-
-def decompressed(content: bytes, shape: Shape) -> bytes:
+def decompress(content: bytes, shape: Shape) -> bytes:
     """Decompress a single gzip member or zstd frame."""
     if not content or shape.compression == "none":
         return content

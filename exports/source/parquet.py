@@ -59,7 +59,7 @@ def scalar(name: str, modifier: int) -> pa.DataType:
 # ---- From CSV to tables ---------------------------------------------------------------------------------------------
 
 
-class Content:
+class ParquetContent:
     """The bytes of a Parquet file in blocks. After the last block, `rows` is known.
 
     `header_bytes` is 0, because Parquet files are not joined by concatenation.

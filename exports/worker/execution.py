@@ -321,7 +321,9 @@ def prepare_call(claim: Claim, session: database.SourceSession) -> encoding.Cont
     """Prepare the call of the function. It starts when the first block is read."""
     session.begin(timeout=claim.statement_timeout, allow_writes=claim.allow_writes)
     columns = (
-        encoding.selected(session.columns(claim.function), claim.shape) if encoding.needs_columns(claim.shape) else []
+        encoding.selected_columns(session.columns(claim.function), claim.shape)
+        if encoding.needs_columns(claim.shape)
+        else []
     )
     statement = encoding.copy_statement(claim.function, claim.pair, claim.shape, columns, session.encoding)
     envelope = encoding.envelope(claim.shape, claim.pair, columns, dataset=claim.dataset, version=claim.schema_version)

@@ -13,16 +13,19 @@ from jsonschema_rs import ValidationErrorKind as Kind
 from config.platform import exact_json
 from config.platform.exact_json import Number
 from config.platform.http.pointers import join
+from config.platform.plurals import counted
 
+MISSING = "The member "
+NOT_ALLOWED = "Must not have these members: "
 MAX_NAMES = 10
 MAX_MESSAGE = 300
 # Messages by keyword. The argument is the `kind` of the library's error.
 MESSAGES: dict[str, Callable[[Any], str]] = {
     "type": lambda kind: f"Must be of type {' or '.join(kind.types)}.",
-    "required": lambda kind: f"The member {kind.property!r} is missing.",
+    "required": lambda kind: f"{MISSING}{kind.property!r} is missing.",
     **dict.fromkeys(
         ("additionalProperties", "unevaluatedProperties"),
-        lambda kind: f"Must not have the members {join_names(kind.unexpected)}.",
+        lambda kind: f"{NOT_ALLOWED}{join_names(kind.unexpected)}.",
     ),
     **dict.fromkeys(("additionalItems", "unevaluatedItems"), lambda _kind: "Has too many items."),
     "minimum": lambda kind: f"Must be at least {kind.value}.",
@@ -30,12 +33,12 @@ MESSAGES: dict[str, Callable[[Any], str]] = {
     "exclusiveMinimum": lambda kind: f"Must be more than {kind.value}.",
     "exclusiveMaximum": lambda kind: f"Must be less than {kind.value}.",
     "multipleOf": lambda kind: f"Must be a multiple of {kind.value}.",
-    "minLength": lambda kind: f"Must have at least {kind.value} characters.",
-    "maxLength": lambda kind: f"Must have at most {kind.value} characters.",
-    "minItems": lambda kind: f"Must have at least {kind.value} items.",
-    "maxItems": lambda kind: f"Must have at most {kind.value} items.",
-    "minProperties": lambda kind: f"Must have at least {kind.value} members.",
-    "maxProperties": lambda kind: f"Must have at most {kind.value} members.",
+    "minLength": lambda kind: f"Must have at least {counted(kind.value, 'character')}.",
+    "maxLength": lambda kind: f"Must have at most {counted(kind.value, 'character')}.",
+    "minItems": lambda kind: f"Must have at least {counted(kind.value, 'item')}.",
+    "maxItems": lambda kind: f"Must have at most {counted(kind.value, 'item')}.",
+    "minProperties": lambda kind: f"Must have at least {counted(kind.value, 'member')}.",
+    "maxProperties": lambda kind: f"Must have at most {counted(kind.value, 'member')}.",
     "pattern": lambda kind: f"Must match the pattern {kind.value}",
     "format": lambda kind: f"Must be in the format {kind.value}.",
     "const": lambda kind: f"Must be {as_json(kind.value)}.",
@@ -95,7 +98,9 @@ def specific_errors(error: ValidationError) -> Iterable[ValidationError]:
     candidates = [
         branch for branch in error.kind.context if branch and not any(is_other_type(each, error) for each in branch)
     ]
-    return [inner for each in min(candidates, key=len) for inner in specific_errors(each)] if candidates else [error]
+    if not candidates:
+        return [error]
+    return [inner for each in min(candidates, key=len) for inner in specific_errors(each)]
 
 
 def is_other_type(inner: ValidationError, outer: ValidationError) -> bool:

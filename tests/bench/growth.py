@@ -1,11 +1,11 @@
-"""P6: the cost of a chunk with 1,000, 10,000, and 100,000 waiting and ended chunks grows by at most a factor of 1.2.
+"""P6: cost of a chunk with 1,000, 10,000, and 100,000 waiting and ended chunks. It may grow by a factor of at most 1.2.
 
-The function is cheap and returns 10 rows, so that the cost is mainly that of the tables and of the queue. Two export
-processes work, besides beat and the other workers. There are two measurements:
+The function is cheap and returns 10 rows, so most of the cost is caused by the tables and the queue. Two export worker
+processes run, besides beat and the other workers. There are two measurements:
 
-- Windows. The tables have this number of ended chunks, with their events and reuse cache, and as many waiting chunks,
-  in jobs of the maximum size. Several hundred waiting chunks are run, and the rest is dropped, because running 100,000
-  would take a quarter of an hour. The smallest job is also measured with the largest number of ended chunks.
+- Windows. The tables contain this number of ended chunks, with their events and cached files, and as many waiting
+  chunks, in jobs of the maximum size. Several hundred waiting chunks are run, and the rest is dropped, because running
+  100,000 would take a quarter of an hour. The smallest job is also measured with the largest number of ended chunks.
 - Whole jobs in empty tables, from the submission to the receipt: a small one, a large one, and a small one again.
 """
 
@@ -15,6 +15,7 @@ from datetime import date, timedelta
 from functools import partial
 from itertools import count
 from statistics import median
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -34,6 +35,7 @@ ROWS = 10
 FIRST_DAY = date(2000, 1, 1)
 LIMIT_SECONDS = 600
 PLOT = "P6: cost of a chunk"
+UNIT: dict[str, Any] = {"unit": "ms per chunk", "digits": 2}
 CHILDREN = {"exports": 2, "bundles": 1, "webhooks": 1, "maintenance": 1}
 FUNCTION = f"""
 CREATE SCHEMA growth;
@@ -44,7 +46,8 @@ LANGUAGE sql STABLE AS 'SELECT key, n, effective_date FROM generate_series(1, {R
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The size of a measurement, in chunks. A window starts after the first few, and ends before the smallest job."""
+    """The size of a measurement, in chunks. A window starts after the chunks in `first`, and ends before the smallest
+    job does."""
 
     sizes: Sequence[int]
     first: int
@@ -95,10 +98,10 @@ def cost_in_window(dataset: Dataset, user: User, state: State, scale: Scale) -> 
     pause(dataset)
     empty_tables()
     create_ended_chunks(dataset, user, state.ended)
-    jobs = [site.submit(dataset, new_pairs(chunks), user) for chunks in in_jobs(state.waiting)]
+    jobs = [site.submit(dataset, new_pairs(chunks), user) for chunks in job_sizes(state.waiting)]
     assert Chunk.objects.filter(status="pending").count() == state.waiting, "workers have already started"
     resume(dataset, state.waiting)
-    wait_until(lambda: done(jobs) >= scale.first + scale.window, limit=LIMIT_SECONDS, every=0.1)
+    wait_until(lambda: done_chunks(jobs) >= scale.first + scale.window, limit=LIMIT_SECONDS, every=0.1)
     pause(dataset)
     verify(jobs)
     times = Chunk.objects.filter(job__in=jobs, status="done").order_by("finished_at")
@@ -119,7 +122,7 @@ def resume(dataset: Dataset, waiting: int) -> None:
     wakeups.chunks(waiting=waiting)
 
 
-def done(jobs: Sequence[Job]) -> int:
+def done_chunks(jobs: Sequence[Job]) -> int:
     return int(Job.objects.filter(pk__in=[job.pk for job in jobs]).aggregate(sum=Sum("done"))["sum"])
 
 
@@ -130,7 +133,7 @@ def verify(jobs: Sequence[Job]) -> None:
     assert not ended.exclude(status="done", source="live", rows=ROWS, attempts=1).exists(), "chunks did not all succeed"
 
 
-# ---- Prepared rows -----------------------------------------------------------------------------------------------
+# ---- Prepared rows --------------------------------------------------------------------------------------------------
 
 serial = count()
 
@@ -141,10 +144,10 @@ def new_pairs(chunks: int) -> list[planning.Pair]:
     return [planning.Pair(key, FIRST_DAY + timedelta(days=n)) for n in range(chunks)]
 
 
-def in_jobs(chunks: int) -> list[int]:
+def job_sizes(chunks: int) -> list[int]:
     """Return the sizes of jobs with this number of chunks in total, each as large as allowed."""
-    most = settings.SLUICE.export_max_chunks_per_job
-    return [min(most, chunks - start) for start in range(0, chunks, most)]
+    max_chunks = settings.SLUICE.export_max_chunks_per_job
+    return [min(max_chunks, chunks - start) for start in range(0, chunks, max_chunks)]
 
 
 def empty_tables() -> None:
@@ -153,7 +156,7 @@ def empty_tables() -> None:
 
 
 # The same effects as the statements of `exports.worker.transitions` for a called chunk, without the object.
-ENDED = f"""
+INSERT_ENDED_CHUNKS = f"""
 INSERT INTO exports_chunk (job_id, dataset_id, seq, key, effective_date, path, rank, reusable, status, attempts, source,
                            rows, bytes, header_bytes, sha256, etag, data_as_of, error_code, error_detail, started_at,
                            finished_at)
@@ -177,9 +180,9 @@ def create_ended_chunks(dataset: Dataset, user: User, chunks: int) -> None:
             status="success", total=total, done=total, rows=ROWS * total, bytes=200 * total, event_seq=total + 1,
             started_at=timezone.now(), finished_at=timezone.now(),
         )
-        for total in in_jobs(chunks)
+        for total in job_sizes(chunks)
     )  # fmt: skip
-    run_statements(ENDED)
+    run_statements(INSERT_ENDED_CHUNKS)
     run_statements("VACUUM ANALYZE exports_chunk, exports_event, exports_jobs, exports_file")
 
 
@@ -218,39 +221,31 @@ def whole_job_cost(dataset: Dataset, user: User, chunks: int) -> float:
 def report_windows(report: Report, windows: dict[str, list[float]], states: Sequence[State], scale: Scale) -> None:
     first = states[0].name
     rounds = len(windows[first])
-    in_table(report, f"P6, windows of {scale.window} chunks, median of {rounds}, alternating", windows)
+    report.times("P6", windows, title=f"P6, windows of {scale.window} chunks, median of {rounds}, alternating", **UNIT)
     costs = {name: median(values) for name, values in windows.items()}
     for name, cost in costs.items():
         if name != first:
             report.bound("P6", f"cost per chunk: {name}, relative to {first}", cost / costs[first], GROWTH)
     ended = [float(state.ended) for state in states]
     y = [costs[state.name] for state in states]
-    report.curves.append(Curve(PLOT, "so many waiting, and as many ended", ended, y, "chunks", "ms"))
+    report.curves.append(Curve(PLOT, "N waiting and N ended chunks", ended, y, "chunks", "ms"))
     report.notes.append(
-        f"P6: of the chunks that wait, in jobs of up to {settings.SLUICE.export_max_chunks_per_job:,}, {scale.window} "
-        f"are run in a window, after the first {scale.first}; the rest is dropped. Those that have ended are rows, "
-        "vacuumed and analyzed, without objects."
+        f"P6: the waiting chunks are in jobs of up to {settings.SLUICE.export_max_chunks_per_job:,}. A window measures "
+        f"{scale.window} chunks after the first {scale.first}; the remaining chunks are dropped. The ended chunks "
+        "exist only as rows, without objects; their tables are vacuumed and analyzed."
     )
 
 
 def report_whole_jobs(report: Report, whole: dict[int, list[float]]) -> None:
     measured = {f"a job of {chunks:,}": values for chunks, values in whole.items()}
-    in_table(report, "P6, whole jobs to the receipt: the small one before and after the large one", measured)
+    report.times(
+        "P6", measured, title="P6, whole jobs to the receipt: the small one before and after the large one", **UNIT
+    )
     costs = {chunks: median(values) for chunks, values in whole.items()}
-    small, large = costs
+    small, large = costs.keys()
     report.bound(
         "P6", f"cost per chunk: a whole job of {large:,}, relative to {small:,}", costs[large] / costs[small], GROWTH
     )
     sizes = [float(chunks) for chunks in costs]
-    report.curves.append(Curve(PLOT, "of a whole job, to the receipt", sizes, list(costs.values()), "chunks", "ms"))
-
-
-def in_table(report: Report, title: str, measured: dict[str, list[float]]) -> None:
-    """Report milliseconds per chunk, and their ratio to the first entry."""
-    first = median(next(iter(measured.values())))
-    rows = []
-    for name, values in measured.items():
-        report.series[f"P6 {name}"] = values
-        middle = median(values)
-        rows.append([name, f"{middle:.2f}", f"{min(values):.2f} to {max(values):.2f}", f"{middle / first:.2f}"])
-    report.table(title, ["", "ms per chunk", "range", "relative"], rows)
+    curve = "a whole job of N chunks, until its receipt"
+    report.curves.append(Curve(PLOT, curve, sizes, list(costs.values()), "chunks", "ms"))

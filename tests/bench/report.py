@@ -58,16 +58,25 @@ class Report:
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         self.tables.append(Table(title, list(header), [[str(cell) for cell in row] for row in rows]))
 
-    def times(self, number: str, measured: Mapping[str, Sequence[float]]) -> None:
+    def times(
+        self,
+        number: str,
+        measured: Mapping[str, Sequence[float]],
+        *,
+        title: str = "",
+        unit: str = "seconds",
+        digits: int = 3,
+    ) -> None:
         """Record alternating measurements, and add a table with medians, ranges, and ratios to the first entry."""
         first = median(next(iter(measured.values())))
         rows = []
         for name, values in measured.items():
             self.series[f"{number} {name}"] = list(values)
             middle = median(values)
-            rows.append([name, f"{middle:.3f}", f"{min(values):.3f} to {max(values):.3f}", f"{middle / first:.2f}"])
+            span = f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+            rows.append([name, f"{middle:.{digits}f}", span, f"{middle / first:.2f}"])
         rounds = len(next(iter(measured.values())))
-        self.table(f"{number}, median of {rounds}, alternating", ["", "seconds", "range", "relative"], rows)
+        self.table(title or f"{number}, median of {rounds}, alternating", ["", unit, "range", "relative"], rows)
 
     def add(self, other: "Report") -> None:
         self.bounds += other.bounds

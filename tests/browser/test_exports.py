@@ -23,8 +23,9 @@ from tests.browser import scenes_exports
 from tests.browser.conftest import HOST, Accessible, PageMonitor, download
 from tests.e2e.conftest import Workers
 from tests.integration.factories import fail_chunk, make_job
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 SOON = 60_000  # milliseconds: workers start in the meantime
 

@@ -64,7 +64,7 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenIDProvide
 
 
 @pytest.mark.slow
-def test_a_user_signs_in_at_the_identity_provider(
+def test_a_user_signs_in_with_the_identity_provider(
     browser: Browser, provider: OpenIDProvider, transactional_db: None, tmp_path: Path, accessible: Accessible
 ) -> None:
     with serving(tmp_path, variables(tmp_path, **provider.variables())) as web:

@@ -11,8 +11,9 @@ from exports.models import Chunk, Dataset, Job, Slot, Usage
 from tests.e2e.conftest import LEASE_SECONDS, Workers
 from tests.e2e.test_workers import PARQUET, SLOW, live_calls
 from tests.integration.factories import make_job
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 
 @pytest.mark.slow

@@ -22,8 +22,9 @@ from exports.worker.leases import Claim
 from tests.e2e.conftest import Workers
 from tests.integration import outcomes
 from tests.integration.factories import claim_one, make_job, result_of
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 LARGE, SMALL = 10_000, 5
 

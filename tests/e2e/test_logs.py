@@ -27,9 +27,10 @@ from exports.models import Chunk, Dataset, Delivery, File, Job, Receipt, Tick
 from tests.e2e.conftest import Workers
 from tests.e2e.test_metrics import ended
 from tests.integration.receiver import Receiver, answer, receiver
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.serving import serving
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 # Rows, and errors that quote rows: raised by the function, by a cast, and by missing permissions.
 FUNCTION = """

@@ -19,9 +19,10 @@ from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.processes import Web
 from exports.models import Chunk, Dataset, Job
 from tests.e2e.conftest import Workers
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.serving import serving
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 

@@ -22,8 +22,10 @@ from exports.source import database
 from exports.worker import execution
 from tests.e2e.conftest import Workers
 from tests.integration.factories import make_job
-from tests.integration.test_execution import content, empty_bucket  # noqa: F401 - a fixture
+from tests.integration.test_execution import content
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 PATH = "things/2024/02/28/JFK_20240228.csv"
 TABLES = """
@@ -172,7 +174,7 @@ def succeeded(job: Job) -> bool:
     return job.status == "success"
 
 
-def maximum_while(condition: Callable[[], bool], sample: Callable[[], int]) -> int:
+def maximum_until(condition: Callable[[], bool], sample: Callable[[], int]) -> int:
     """Wait for the condition, and return the largest sample in the meantime."""
     maximum = 0
 
@@ -254,7 +256,7 @@ def test_a_role_with_too_few_connections_slows_a_job_without_failures(
     workers.start("bundles,maintenance", concurrency=1)
     workers.start("exports", concurrency=4)
     job = make_job(functions, alice, 20)
-    maximum = maximum_while(
+    maximum = maximum_until(
         lambda: succeeded(job),
         lambda: read_number(owner, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'exporter'"),
     )
@@ -291,7 +293,7 @@ def test_a_dataset_limit_holds_across_all_workers(
         maximum_of_others = max(maximum_of_others, read_number(owner, calls.format("others")))
         return read_number(owner, calls.format("rows_for"))
 
-    assert maximum_while(lambda: all(map(succeeded, jobs)), calls_of_limited_dataset) == 2
+    assert maximum_until(lambda: all(map(succeeded, jobs)), calls_of_limited_dataset) == 2
     assert maximum_of_others > 2
 
 
@@ -330,7 +332,7 @@ def test_exports_read_from_a_hot_standby_only(
         sessions_on_primary = max(sessions_on_primary, read_number(owner, SLUICE_SESSIONS))
         return read_number(replica, SLUICE_SESSIONS)
 
-    assert maximum_while(lambda: succeeded(job), sessions_on_standby) == 2
+    assert maximum_until(lambda: succeeded(job), sessions_on_standby) == 2
     assert sessions_on_primary == 0
     assert read_number(replica, "SELECT pg_is_in_recovery()::int") == 1
     assert content(PATH) == b"k,n,d\nJFK,1,2024-02-28\nJFK,2,2024-02-28\nJFK,3,2024-02-28\n"

@@ -13,8 +13,9 @@ from standardwebhooks import Webhook as Verifier
 from exports.models import Dataset, Delivery
 from tests.e2e.conftest import Workers
 from tests.integration.receiver import OK, Receiver, allow, answer, receiver
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 ITEM = {"key": "JFK", "effectiveDate": "2024-02-29"}
 

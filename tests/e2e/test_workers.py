@@ -17,10 +17,12 @@ from exports.core.planning import Shape
 from exports.models import Chunk, Dataset, Job, Receipt, Slot
 from tests.broker import lose_messages
 from tests.e2e.conftest import Workers, suspended
-from tests.e2e.test_source import maximum_while, succeeded
+from tests.e2e.test_source import maximum_until, succeeded
 from tests.integration.factories import make_job
-from tests.integration.test_execution import content, empty_bucket  # noqa: F401 - a fixture
+from tests.integration.test_execution import content
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 PATH = "things/2024/02/28/JFK_20240228.csv"
 
@@ -200,7 +202,7 @@ def test_concurrent_calls_never_exceed_the_slots(
     source_db.execute(SLOW.replace("150000", "10").replace("300000", "20").format(seconds=0.2))
     workers.start(concurrency=6)
     job = make_job(dataset, alice, 20)
-    assert maximum_while(lambda: succeeded(job), lambda: live_calls(source_db)) == 2
+    assert maximum_until(lambda: succeeded(job), lambda: live_calls(source_db)) == 2
 
 
 @pytest.mark.slow

@@ -47,12 +47,12 @@ class Case:
     prepare: Callable[[], Any] = lambda: None
 
 
-def all_cases(rows: Rows, api: APIClient, me: Client, pages: Client) -> Iterator[tuple[str, Case]]:
+def all_cases(rows: Rows, api: APIClient, user_browser: Client, staff_browser: Client) -> Iterator[tuple[str, Case]]:
     """Yield all cases with their names, in the same order for each size."""
     yield from (worker_cases() | maintenance_cases() | document_cases(rows) | request_cases(rows)).items()
     yield from ((f"API {url}", page(api, url)) for url in api_urls(rows))
-    yield from ((f"page {url}", page(me, url)) for url in page_urls(rows))
-    yield from ((f"staff {url}", page(pages, url)) for url in admin_urls(rows, pages))
+    yield from ((f"page {url}", page(user_browser, url)) for url in page_urls(rows))
+    yield from ((f"staff {url}", page(staff_browser, url)) for url in admin_urls(rows, staff_browser))
 
 
 def page(browser: Client | APIClient, url: str) -> Case:

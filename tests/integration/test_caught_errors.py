@@ -25,8 +25,9 @@ from tests.broker import valkey
 from tests.integration.etl_factories import make_task
 from tests.integration.factories import make_job
 from tests.integration.stage_runs import row_of, run, seen
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.unit.test_caught_errors import caught_errors, fail
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 
 def errors(lines: list[Any], event: str) -> list[str]:

@@ -22,7 +22,8 @@ from exports.worker import execution
 from tests.conftest import change_settings
 from tests.integration.factories import make_job
 from tests.integration.test_completion import finish
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 ITEM = {"key": "JFK", "effectiveDate": "2024-02-28"}
 COLUMNS = [{"name": "k", "type": "text"}, {"name": "n", "type": "integer"}, {"name": "d", "type": "date"}]

@@ -51,9 +51,11 @@ from tests.broker import lose_messages, queued
 from tests.conftest import change_settings, client_of
 from tests.integration import faulty_s3, zip_streams
 from tests.integration.factories import FIRST_DAY, claim_one, end_chunk, make_job, result_of
-from tests.integration.test_execution import CONTENT, PATH, empty_bucket  # noqa: F401 - a fixture
+from tests.integration.test_execution import CONTENT, PATH
 from tests.integration.test_leases import in_threads
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 CLIENT = links.LinkClient(address="127.0.0.1", user_agent="tests")
 

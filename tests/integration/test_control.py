@@ -25,9 +25,10 @@ from tests.conftest import change_settings, client_of
 from tests.integration import outcomes
 from tests.integration.factories import claim_one, finish, make_job, result_of
 from tests.integration.locks import waits_for_a_lock
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import claim, in_threads
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 MISSING_ID = "00000000-0000-0000-0000-000000000000"
 

@@ -17,7 +17,9 @@ from exports.worker import completion, execution
 from tests.conftest import change_settings
 from tests.integration import faulty_s3
 from tests.integration.factories import make_job
-from tests.integration.test_execution import PATH, empty_bucket, replace_function  # noqa: F401 - one is a fixture
+from tests.integration.test_execution import PATH, replace_function
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 RAISES = "RAISE EXCEPTION 'secret row';"
 

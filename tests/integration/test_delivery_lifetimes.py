@@ -14,7 +14,9 @@ from exports.models import Dataset, Job, Link, Receipt
 from tests.conftest import change_settings
 from tests.integration.factories import make_job
 from tests.integration.test_completion import fetched, finish
-from tests.integration.test_execution import CONTENT, empty_bucket  # noqa: F401 - a fixture
+from tests.integration.test_execution import CONTENT
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 DAY = timedelta(days=1)
 BODY = {"items": [{"key": "JFK", "effectiveDate": "2024-02-28"}]}

@@ -14,7 +14,7 @@ import pytest
 from exports.core.errors import PermanentSourceError, SourceError, explain
 from exports.core.planning import Dialect, Pair, Shape
 from exports.source import database, encoding
-from exports.source.encoding import decompressed
+from exports.source.encoding import decompress
 
 PAIR = Pair("JFK", date(2024, 2, 29))
 FUNCTION = ("data", "hostile")
@@ -50,13 +50,13 @@ def hostile(source_db: psycopg.Connection) -> psycopg.Connection:
     return source_db
 
 
-def encoded(shape: Shape, function: tuple[str, str] = FUNCTION) -> tuple[bytes, encoding.Encoding]:
+def encoded(shape: Shape, function: tuple[str, str] = FUNCTION) -> tuple[bytes, encoding.TextContent]:
     with database.SourceSession() as session:
         session.begin(timeout=30)
         columns = session.columns(function) if encoding.needs_columns(shape) else []
         stream = session.stream(encoding.copy_statement(function, PAIR, shape, columns, session.encoding))
         envelope = encoding.envelope(shape, PAIR, columns, dataset="things", version=3)
-        content = encoding.Encoding(stream, shape, envelope=envelope)
+        content = encoding.TextContent(stream, shape, envelope=envelope)
         return b"".join(content), content
 
 
@@ -113,8 +113,8 @@ def test_zstd_files_have_a_frame_for_the_header(hostile: psycopg.Connection) -> 
     packed, content = encoded(Shape(compression="zstd"))
     again, _ = encoded(Shape(compression="zstd"))
     assert packed == again
-    assert decompressed(packed[: content.header_bytes], Shape(compression="zstd")) == plain.split(b"\n", 1)[0] + b"\n"
-    assert decompressed(packed[content.header_bytes :], Shape(compression="zstd")) == plain.split(b"\n", 1)[1]
+    assert decompress(packed[: content.header_bytes], Shape(compression="zstd")) == plain.split(b"\n", 1)[0] + b"\n"
+    assert decompress(packed[content.header_bytes :], Shape(compression="zstd")) == plain.split(b"\n", 1)[1]
 
 
 def test_gzip_output_is_deterministic(hostile: psycopg.Connection) -> None:
@@ -373,5 +373,5 @@ def test_names_and_values_are_quoted(source_db: psycopg.Connection) -> None:
         for shape in (Shape(), Shape(format="jsonl"), Shape(dialect=Dialect(formula_policy="escape"))):
             session.begin(timeout=30)
             statement = encoding.copy_statement(function, pair, shape, session.columns(function), session.encoding)
-            data = b"".join(encoding.Encoding(session.stream(statement), shape))
+            data = b"".join(encoding.TextContent(session.stream(statement), shape))
             assert b"'; DROP SCHEMA data CASCADE; --" in data

@@ -14,8 +14,9 @@ from exports.models import Chunk, Dataset, Event, Job
 from exports.worker import completion, execution
 from tests.integration import outcomes
 from tests.integration.factories import claim_one, make_job, result_of
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import claim, expire_leases, in_threads
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 
 def recorded(job: Job) -> list[tuple[str, str]]:

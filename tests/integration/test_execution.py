@@ -31,15 +31,10 @@ from exports.worker.slot import WorkerSlot
 from tests.integration import faulty_s3, outcomes
 from tests.integration.factories import claim_one, make_job, result_of
 
+pytestmark = pytest.mark.usefixtures("empty_bucket")
+
 PATH = "things/2024/02/28/JFK_20240228.csv"
 CONTENT = b"k,n,d\nJFK,1,2024-02-28\nJFK,2,2024-02-28\nJFK,3,2024-02-28\n"
-
-
-@pytest.fixture(autouse=True)
-def empty_bucket() -> None:
-    storage.delete_many(item.key for item in list(storage.list_objects("")))
-    for upload in list(storage.list_uploads("")):
-        storage.abort_upload(upload.key, upload.upload_id)
 
 
 def content(path: str) -> bytes:
@@ -466,7 +461,8 @@ def test_a_refusal_counts_after_the_storage_patience(
 
     proxy.faults.clear()
     actions.retry(job)
-    assert (attempt().status, attempt().refused_at) == ("done", None)
+    chunk = attempt()
+    assert (chunk.status, chunk.refused_at) == ("done", None)
 
 
 def test_a_worker_tests_a_suspect_storage_with_a_write(dataset: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:

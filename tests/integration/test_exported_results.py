@@ -31,7 +31,7 @@ from exports.core.states import JobStatus
 from exports.jobs import actions
 from exports.maintenance import lost_leases, storage_cleanup
 from exports.models import Dataset, File, Job, Schedule, Slot
-from exports.source.encoding import decompressed
+from exports.source.encoding import decompress
 from exports.worker import completion, execution
 from rules.models import Rule
 from tests.conftest import browser_of, change_settings
@@ -154,7 +154,7 @@ def test_lines_have_the_data_and_are_compressed_on_request(api: APIClient, rule:
     """A36, A31."""
     task = add(rule, {"total": Number("1.50")})
     content = delivered(post(api, format="jsonl", compression=compression))
-    assert decompressed(content, Shape(format="jsonl", compression=compression)).decode() == (
+    assert decompress(content, Shape(format="jsonl", compression=compression)).decode() == (
         f'{{"task_id":{task.pk},"filename":"a.pdf","rule_id":{rule.pk},"rule_version":1,"batch_id":null,'
         '"created_at":"2026-03-01T12:00:00Z","status":"completed","error":null,"data":{"total":1.50}}\n'
     )
@@ -223,7 +223,7 @@ def test_tokens_also_need_the_scope_of_documents(api: APIClient, alice: User, ru
     """C9: `exports:read` alone does not give access to the results of documents."""
     add(rule, {"total": 1})
     job = run(post(api))
-    _, text = tokens.create(alice, name="limited", limits=["exports:read", "exports:write"])
+    _, text = tokens.create(alice, name="limited", scopes=["exports:read", "exports:write"])
     limited = APIClient()
     limited.credentials(HTTP_AUTHORIZATION=f"Bearer {text}")
     body = {"dataset": "documents", "filters": {}}

@@ -30,8 +30,9 @@ from tests.broker import valkey
 from tests.conftest import browser_of, change_settings
 from tests.integration.factories import end_chunk, fail_chunk, finish, make_job
 from tests.integration.staff import messages_of
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 AGENT = "Mozilla/5.0 (X11) Test/1.0"
 BROWSER = {"User-Agent": AGENT}

@@ -26,8 +26,9 @@ from tests.integration.factories import fail_chunk, finish, make_job
 from tests.integration.schedules import START, make_schedule, read_export
 from tests.integration.staff import confirm, messages_of, page_of, select, text_of
 from tests.integration.test_admin import form_of
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 ITEM = {"key": "JFK", "effectiveDate": "2024-02-29"}
 OTHER = {"key": "LGA", "effectiveDate": "2024-02-29"}

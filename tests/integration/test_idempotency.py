@@ -14,8 +14,9 @@ from exports.models import Chunk, Dataset, Job, Usage
 from exports.worker import completion, execution
 from tests.conftest import client_of
 from tests.integration.factories import make_job
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 BODY = {"dataset": "things", "items": [{"key": "JFK", "effectiveDate": "2024-02-29"}]}
 

@@ -26,9 +26,10 @@ from tests.chaos.source import LIVE_CALLS
 from tests.integration.factories import fail_chunk, finish, make_job
 from tests.integration.receiver import OK, Received, Receiver
 from tests.integration.test_batches import _long_time_limits, claim_batch, run  # noqa: F401 - fixtures
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 ALL = ["export.succeeded", "export.failed", "export.cancelled"]
 URL = "http://127.0.0.1:1/hook"

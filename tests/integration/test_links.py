@@ -20,9 +20,10 @@ from exports.models import Dataset, Download, Job, Link, Receipt
 from tests.conftest import change_settings
 from tests.integration.factories import finish, make_job
 from tests.integration.locks import waits_for_a_lock
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 HOME: dict[str, Any] = {"REMOTE_ADDR": "192.0.2.7", "HTTP_USER_AGENT": "curl/8"}
 AWAY: dict[str, Any] = {**HOME, "REMOTE_ADDR": "198.51.100.7"}
@@ -72,7 +73,7 @@ REDIRECT = (302, "")
 # ---- Bound to a client ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stranger", [AWAY, BROWSER, {**AWAY, **BROWSER, "REMOTE_ADDR": "2001:db8::1"},
+@pytest.mark.parametrize("stranger", [AWAY, BROWSER, {**BROWSER, "REMOTE_ADDR": "2001:db8::1"},
                                       {"REMOTE_ADDR": HOME["REMOTE_ADDR"]}])  # fmt: skip
 def test_a_link_is_bound_to_the_client_that_created_the_job(
     dataset: Dataset, api: APIClient, stranger: dict[str, Any]
@@ -100,7 +101,7 @@ def test_a_link_is_bound_to_the_client_that_created_the_job(
         ("off", "192.0.2.7", "203.0.113.1", True),
     ],
 )
-def test_the_prefix_of_a_network_follows_the_setting(
+def test_the_compared_network_follows_the_setting(
     dataset: Dataset, api: APIClient, settings: LazySettings, *, mode: str, creator: str, user: str, fits: bool
 ) -> None:
     """A23."""
@@ -271,7 +272,7 @@ def test_a_link_to_a_deleted_object_is_expired(dataset: Dataset, api: APIClient)
     assert APIClient().head(path, **HOME).status_code == 403
 
 
-def test_every_code_has_a_text_and_is_documented(client: Client) -> None:
+def test_every_refusal_code_is_documented(client: Client) -> None:
     operation = client.get("/api/schema").json()["paths"]["/exports/{jobId}/download"]["get"]
     refusal = operation["responses"]["403"]
     codes = refusal["content"]["application/problem+json"]["x-codes"]
@@ -286,7 +287,7 @@ def test_every_code_has_a_text_and_is_documented(client: Client) -> None:
 @pytest.mark.parametrize(
     "header", [PREFETCH, {"HTTP_PURPOSE": "prefetch"}, {"HTTP_SEC_PURPOSE": "other", "HTTP_PURPOSE": "Prefetch"}]
 )
-def test_a_head_request_of_a_valid_link_records_nothing(
+def test_prefetches_and_head_requests_of_a_valid_link_record_nothing(
     dataset: Dataset, api: APIClient, header: dict[str, Any]
 ) -> None:
     """A22."""

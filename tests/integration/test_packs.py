@@ -22,9 +22,11 @@ from tests.integration import faulty_s3, outcomes
 from tests.integration.factories import claim_one, make_job
 from tests.integration.test_batches import _long_time_limits, claim_batch, run  # noqa: F401 - fixtures
 from tests.integration.test_completion import fetched
-from tests.integration.test_execution import CONTENT, empty_bucket  # noqa: F401 - a fixture
+from tests.integration.test_execution import CONTENT
 from tests.integration.test_sweeper import violations
 from tests.waiting import let_pass
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 
 @pytest.fixture(autouse=True)
@@ -240,7 +242,7 @@ def test_no_completion_uses_a_pack_that_the_sweep_may_delete() -> None:
 def test_the_sweep_deletes_packs_without_a_receipt(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A26: no client was promised an expiry of these, so they are not counted as violations."""
     assert storage_cleanup.delete_orphans() == 0  # the completion may use recent packs
-    assert after_restore.find_unknown_deliveries(delete=False) == 0
+    assert after_restore.find_unreferenced_deliveries(delete=False) == 0
     completion.complete(job.pk)
     monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-10))
     assert storage_cleanup.delete_orphans() == 0

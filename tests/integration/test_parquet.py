@@ -24,7 +24,8 @@ from exports.source import parquet as writer
 from exports.worker import completion, execution
 from tests.integration.factories import make_job
 from tests.integration.test_completion import delivered, finish
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 PARQUET = Shape(format="parquet", compression="zstd")
 NAN = float("nan")

@@ -23,9 +23,11 @@ from tests.conftest import change_settings, client_of
 from tests.integration import outcomes
 from tests.integration.factories import claim_one, make_job
 from tests.integration.locks import waits_for_a_lock
-from tests.integration.test_execution import calls, count_calls, empty_bucket  # noqa: F401 - a fixture
+from tests.integration.test_execution import calls, count_calls
 from tests.integration.test_leases import in_threads
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 FILTERS = {"keys": ["JFK", "EWR"], "dateFrom": "2024-02-28", "dateTo": "2024-03-01"}  # 6 chunks
 

@@ -147,8 +147,8 @@ def test_missing_and_replaced_files_leave_the_cache(dataset: Dataset, alice: Use
     assert list(File.objects.values_list("key", flat=True)) == ["KEPT"]
 
 
-def test_it_deletes_only_own_objects_and_only_on_request(dataset: Dataset, alice: User) -> None:
-    """The database of another service must not empty the bucket."""
+def test_it_deletes_only_its_own_objects_and_only_on_request(dataset: Dataset, alice: User) -> None:
+    """Otherwise, `reconcile` with another service's database would empty the bucket."""
     storage.delete_many(item.key for item in storage.list_objects(""))
     receipt = finish(make_job(dataset, alice, 1, key="LOST"))
     path = File.objects.get().path

@@ -126,7 +126,7 @@ def test_buttons_pause_resume_run_and_delete(me: Client, dataset: Dataset, alice
         ran = me.post(reverse("run-schedule", args=[schedule.pk]), once)
         assert ran["Location"] == reverse("export", args=[Job.objects.get().pk])
     job = text_of(me.get(ran["Location"]))
-    assert "started by hand" in job
+    assert "started manually" in job
     assert "Only one can be active at a time" in text_of(me.get(reverse("schedule", args=[schedule.pk])))
     listed = text_of(me.get(f"{reverse('exports')}?schedule={schedule.pk}"))
     assert "scheduled</a>" in listed

@@ -43,7 +43,7 @@ def call(
         session.begin(timeout=30, allow_writes=allow_writes)
         columns = session.columns(("data", name)) if encoding.needs_columns(shape) else []
         statement = encoding.copy_statement(("data", name), PAIR, shape, columns, session.encoding)
-        return b"".join(encoding.Encoding(session.stream(statement), shape))
+        return b"".join(encoding.TextContent(session.stream(statement), shape))
 
 
 def function(connection: psycopg.Connection, name: str, body: str, *, columns: str = "value text") -> None:

@@ -20,7 +20,9 @@ from exports.worker import execution
 from tests.conftest import browser_of, change_settings, client_of
 from tests.integration.factories import finish, make_job
 from tests.integration.staff import page_of, text_of
-from tests.integration.test_execution import empty_bucket, replace_function  # noqa: F401 - a fixture
+from tests.integration.test_execution import replace_function
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 RAISED = "RAISE EXCEPTION 'secret <b>row</b> 42' USING DETAIL = 'row (42)', HINT = E'Ask\\x1bus.';"
 MESSAGE = "secret <b>row</b> 42\nrow (42)\nAsk us."

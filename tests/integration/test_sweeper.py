@@ -36,11 +36,11 @@ from tests.conftest import change_settings
 from tests.integration import faulty_s3, outcomes
 from tests.integration.factories import claim_one, make_job, result_of
 from tests.integration.test_completion import delivered, finish
-from tests.integration.test_execution import PATH, empty_bucket  # noqa: F401 - a fixture
+from tests.integration.test_execution import PATH
 from tests.integration.test_leases import expire_leases, in_threads
 from tests.waiting import expect_within
 
-pytestmark = pytest.mark.usefixtures("empty_redis")
+pytestmark = pytest.mark.usefixtures("empty_bucket", "empty_redis")
 
 
 def violations() -> float:

@@ -18,7 +18,7 @@ ALL = ["exports:read", "exports:write", "documents:read", "documents:write", "ru
 
 
 def client_with(user: User, *limits: str) -> APIClient:
-    _, text = tokens.create(user, name="limited", limits=limits)
+    _, text = tokens.create(user, name="limited", scopes=limits)
     client = APIClient()
     client.credentials(HTTP_AUTHORIZATION=f"Bearer {text}")
     return client

@@ -32,13 +32,12 @@ from tests.conftest import client_of
 from tests.integration.factories import make_job
 from tests.integration.receiver import OK, PEM, Receiver, allow, answer, receiver, trickle
 from tests.integration.test_completion import finish
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
 from tests.integration.test_submission import pointers
 from tests.unit.test_logs import _restore_logging, configure  # noqa: F401 - a fixture
 from tests.waiting import expect_within
 
-pytestmark = pytest.mark.usefixtures("empty_redis")
+pytestmark = pytest.mark.usefixtures("empty_bucket", "empty_redis")
 
 ALL = ["export.succeeded", "export.failed", "export.cancelled"]
 UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"

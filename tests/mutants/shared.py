@@ -35,13 +35,13 @@ MUTANTS = [
     ),
     COMMITS(
         name="accept another worker's object of the same size",
-        old="if found and found.metadata.get(UPLOAD_ID) == upload and found.size == size:",
+        old="if found and found.metadata.get(WRITE_ID) == write_id and found.size == size:",
         new="if found and found.size == size:",
         tests=storage("equal_bytes_of_another_writer_are_a_conflict"),
     ),
     COMMITS(
         name="ignore the conflict with an existing object",
-        old="if (found and found.etag) != if_match:",
+        old="if existing != if_match:",
         new="if False:",
         tests=storage("the_object_of_a_faster_writer_is_not_overwritten"),
     ),

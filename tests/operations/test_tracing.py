@@ -24,9 +24,10 @@ from exports.models import Chunk, Dataset, Job
 from tests.collector import Collector, Span, collector
 from tests.e2e.conftest import Workers
 from tests.e2e.test_metrics import ended
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.serving import serving, token_of
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CALLERS = {"traceparent": f"00-{TRACE}-{SPAN}-01", "tracestate": "pearl=pearl"}

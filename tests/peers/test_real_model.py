@@ -145,7 +145,7 @@ def test_it_refuses_unknown_response_formats() -> None:
     model = Model(rule_of({"type": "object"}), context=context)
     request = model.request(question_of({"type": "object"}), [], ServerFeatures(json_mode=JsonMode.JSON_SCHEMA))
 
-    with pytest.raises(rejections.RequestRejected) as caught:
+    with pytest.raises(rejections.ErrorResponse) as caught:
         client.call(ModelEndpoint.configured(), request, context=context)
 
     fallback = ServerFeatures(json_mode=JsonMode.JSON_SCHEMA).next_fallback(caught.value.message)

@@ -1,4 +1,4 @@
-"""Readings by a complete installation: submits documents to its API, and downloads their Markdown."""
+"""Readings by a complete installation, through its API: submit documents, and download their Markdown."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,35 +12,35 @@ from tests.reading.corpus import Case
 from tests.reading.reading import Reading
 
 API = "api"
-AT_ONCE = 50  # documents that are submitted together
+BATCH_SIZE = 50  # documents that are submitted together
 
 
 def read_by_api(cases: Sequence[Case]) -> Iterator[tuple[Case, Reading]]:
     with service.running({}) as installation:
         remaining = iter(cases)
-        while batch := list(islice(remaining, AT_ONCE)):
+        while batch := list(islice(remaining, BATCH_SIZE)):
             yield from read_batch(installation, batch)
 
 
 def read_batch(installation: Service, cases: Sequence[Case]) -> Iterator[tuple[Case, Reading]]:
-    """Submit documents and yield their readings."""
-    for case, task_id in [(case, submit(installation, case)) for case in cases]:
-        if isinstance(task_id, str):
-            yield case, Reading(error=task_id)
+    """Submit all documents of a batch, then yield their readings in the same order."""
+    for case, body in [(case, submit(installation, case)) for case in cases]:
+        if "task_id" in body:
+            yield case, reading_of(installation, installation.finished(int(body["task_id"])))
         else:
-            yield case, result(installation, installation.finished(task_id))
+            yield case, Reading(error=str(body["code"]))
 
 
-def submit(installation: Service, case: Case) -> int | str:
-    """Submit a document. Return the ID of the task, or the error code if the document is refused."""
+def submit(installation: Service, case: Case) -> dict[str, Any]:
+    """Submit a document. Return the response: a task, or a problem if the document is refused."""
     response = installation.send("POST", "/submit", files={"file": (case.name, case.path.read_bytes())})
     if response.is_server_error or response.status_code in {401, 403, 429}:
         response.raise_for_status()
-    body = response.json()
-    return str(body["code"]) if response.is_error else int(body["task_id"])
+    body: dict[str, Any] = response.json()
+    return body
 
 
-def result(installation: Service, task: dict[str, Any]) -> Reading:
+def reading_of(installation: Service, task: dict[str, Any]) -> Reading:
     metadata, error = task["metadata"], task["error"]
     warnings = [f"{each['code']} {each.get('page') or ''}".strip() for each in metadata["warnings"]]
     if error:

@@ -249,7 +249,7 @@ def test_the_role_of_an_auditor_is_stronger_than_other_permissions(alice: User, 
     user = user_with(AUDITOR)
     roles.assign(user, ADMINISTRATOR)
     job = make_job(dataset, alice)
-    assert client_of(user).post(f"/exports/{job.pk}/cancel").json()["detail"] == roles.AuditorsChangeNothing.detail
+    assert client_of(user).post(f"/exports/{job.pk}/cancel").json()["detail"] == roles.AuditorIsReadOnly.detail
 
 
 # ---- Groups ---------------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_the_schema_names_the_scopes() -> None:
 def test_a_token_reaches_only_operations_permitted_by_its_scope(
     objects_of_alice: dict[str, Any], alice: User, state: Callable[[], State], scope: str
 ) -> None:
-    _, text = tokens.create(alice, limits=[scope])
+    _, text = tokens.create(alice, scopes=[scope])
     client = APIClient()
     client.credentials(HTTP_AUTHORIZATION=f"Bearer {text}")
     before = state()

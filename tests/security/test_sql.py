@@ -14,7 +14,8 @@ from config.platform import storage
 from exports.models import Dataset, Job
 from exports.worker import execution
 from tests.integration.test_admin import form_of
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 KEYS = [
     "'; DROP TABLE data.canary; --",

@@ -317,7 +317,7 @@ def test_errors_have_a_pointer_and_the_expected_value() -> None:
     """B17: messages do not contain values of the document."""
     invalid = {"date": "30.02.2024", "lines": [{"amount": 1}, {"amount": "secret"}], "seller": {}, "extra": "secret"}
     assert sorted(errors(INVOICE, invalid)) == [
-        ("", "Must not have the members 'extra'."),
+        ("", "Must not have these members: 'extra'."),
         ("", "The member 'number' is missing."),
         ("/date", "Must be in the format date."),
         ("/lines/1/amount", "Must be of type number."),
@@ -334,7 +334,7 @@ def test_errors_have_a_pointer_and_the_expected_value() -> None:
         ({"enum": ["a", None]}, "b", 'Must be one of: "a", null'),
         ({"minimum": 3}, 1, "Must be at least 3."),
         ({"maxLength": 3}, "abcd", "Must have at most 3 characters."),
-        ({"minItems": 1}, [], "Must have at least 1 items."),
+        ({"minItems": 1}, [], "Must have at least 1 item."),
         ({"pattern": "^[A-Z]{3}$"}, "eur", "Must match the pattern ^[A-Z]{3}$"),
         ({"oneOf": [{"type": "string"}, {"type": "null"}]}, 5, "Matches none of the alternatives in `oneOf`."),
         ({"oneOf": [{}, {"type": "integer"}]}, 5, "Matches more than one of the alternatives in `oneOf`."),

@@ -51,13 +51,13 @@ HOSTILE = [
 
 def render(text: str) -> str:
     """Return the HTML of a text, which must not be refused as too complex."""
-    html = rendering.rendered(text)
+    html = rendering.render(text)
     assert html is not None
     return html
 
 
 def is_plain(text: str) -> bool:
-    return rendering.rendered(text) is None
+    return rendering.render(text) is None
 
 
 def assert_harmless(html: str) -> None:
@@ -160,7 +160,7 @@ def test_hostile_texts_are_rendered_in_time(name: str) -> None:
     """Texts that would take longer, or whose HTML would be much longer, are shown as plain text."""
     text = BOMBS[name]
     began = time.thread_time()
-    assert len(rendering.rendered(text) or "") <= MAX_OUTPUT
+    assert len(rendering.render(text) or "") <= MAX_OUTPUT
     assert time.thread_time() - began < 2
 
 
@@ -187,8 +187,8 @@ def test_texts_are_rendered_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     as plain text."""
     monkeypatch.setattr(rendering, "WAIT_SECONDS", 0.2)
     with rendering.render_lock, ThreadPoolExecutor(1) as thread:
-        assert thread.submit(rendering.rendered, "*Once*").result(timeout=30) is None
-    assert rendering.rendered("*Once*") == "<p><em>Once</em></p>\n"
+        assert thread.submit(rendering.render, "*Once*").result(timeout=30) is None
+    assert rendering.render("*Once*") == "<p><em>Once</em></p>\n"
 
 
 def test_ordinary_pages_are_rendered() -> None:

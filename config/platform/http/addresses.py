@@ -15,7 +15,7 @@ def client_address(request: HttpRequest) -> Address | None:
 
     Only hops written by trusted proxies count: a hop is used if the hop to its right is in TRUSTED_PROXY_CIDRS, so
     entries written by the client are never reached. If a trusted proxy wrote an invalid address, the result is None,
-    and not the proxy's address, which may have more permissions.
+    and not the proxy's address, which may be in METRICS_ALLOW_CIDRS.
 
     The server must not change REMOTE_ADDR (uvicorn: `--no-proxy-headers`), or loopback clients could choose their
     address.

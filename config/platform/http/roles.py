@@ -19,16 +19,22 @@ from config.platform.http.error_handling import is_page, respond_by_path
 from config.platform.http.problems import NotPermitted
 
 OPERATOR, AUDITOR, ADMINISTRATOR = "operator", "auditor", "administrator"
-# Names of groups, which no organization uses by accident.
+# The names contain that of the product, so that they do not match groups that the organization already has.
 GROUPS = {OPERATOR: "Sluice operators", AUDITOR: "Sluice auditors", ADMINISTRATOR: "Sluice administrators"}
 APPS = ("exports", "etl", "rules")
 # The IP addresses in links and downloads, and the texts of documents in samples and reviews.
 HIDDEN_FROM_OPERATORS = ("view_link", "view_download", "view_sample", "view_samplerun", "view_reviewevent")
 CHANGED_BY_OPERATORS = (
-    *("change_job", "change_chunk", "change_slot", "change_schedule", "change_webhook", "change_delivery"),
-    *("change_task", "change_documentbatch"),
+    "change_job",
+    "change_chunk",
+    "change_slot",
+    "change_schedule",
+    "change_webhook",
+    "change_delivery",
+    "change_task",
+    "change_documentbatch",
 )
-# Prefixes of routes with which users change only their own account: password, second factors, tokens.
+# Prefixes of routes on which users change only their own account: password, second factors, tokens.
 OWN_ACCOUNT = (
     "app/account",
     "app/sign-in",
@@ -54,7 +60,7 @@ def permissions_of(role: str) -> Q:
 
 
 def create_groups() -> None:
-    """Create the groups, and set their permissions to those of this release. Members are not changed."""
+    """Create missing groups, and set the permissions of all groups to those of this release. Members are kept."""
     for role, name in GROUPS.items():
         group, _ = Group.objects.get_or_create(name=name)
         group.permissions.set(Permission.objects.filter(permissions_of(role)))
@@ -67,7 +73,7 @@ def assign(user: User, role: str) -> None:
 
 
 # ---- Auditors -------------------------------------------------------------------------------------------------------
-class AuditorsChangeNothing(NotPermitted):
+class AuditorIsReadOnly(NotPermitted):
     detail = "Auditors can read everything, and change nothing but their own account."
 
 
@@ -75,9 +81,9 @@ def is_auditor(user: Any) -> bool:
     """Return whether the user may only read, regardless of other permissions. Runs at most one query, for staff."""
     if not user.is_active or not user.is_staff or user.is_superuser:
         return False
-    known: bool | None = getattr(user, "known_as_auditor", None)
+    known: bool | None = getattr(user, "_is_auditor", None)
     if known is None:
-        user.known_as_auditor = known = user.groups.filter(name=GROUPS[AUDITOR]).exists()
+        user._is_auditor = known = user.groups.filter(name=GROUPS[AUDITOR]).exists()  # cached for this request
     return known
 
 
@@ -88,19 +94,19 @@ def is_refused(user: Any, method: str | None, match: ResolverMatch | None) -> bo
     return audit.audited_requests_of(match).writes and is_auditor(user)
 
 
-class RefuseAuditors(BasePermission):
-    """Permission class that raises AuditorsChangeNothing for API requests that change something."""
+class DenyAuditorChanges(BasePermission):
+    """Permission class that denies changes by auditors. Raises AuditorIsReadOnly."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         if is_refused(request.user, request.method, request._request.resolver_match):
-            raise AuditorsChangeNothing
+            raise AuditorIsReadOnly
         return True
 
 
-class Middleware(MiddlewareMixin):
+class ReadOnlyAuditorMiddleware(MiddlewareMixin):
     """Middleware that refuses changes by auditors on pages and in the admin, whose views have no permission classes."""
 
     def process_view(self, request: HttpRequest, *_view: Any) -> HttpResponse | None:
         if is_page(request) and is_refused(request.user, request.method, request.resolver_match):
-            return respond_by_path(AuditorsChangeNothing(), request)
+            return respond_by_path(AuditorIsReadOnly(), request)
         return None

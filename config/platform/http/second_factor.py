@@ -1,7 +1,7 @@
 """Second factors of local users: authenticator apps (TOTP, RFC 6238), security keys (WebAuthn), and recovery codes.
 
-REQUIRE_MFA determines which users must have one. Bearer tokens need none. With single sign-on, the provider is
-responsible for them.
+REQUIRE_MFA determines which users must have one. Requests with a bearer token need none. With single sign-on, the
+identity provider is responsible for second factors.
 """
 
 import base64
@@ -37,17 +37,18 @@ from config.platform.http import staff, tokens
 from config.platform.http.problems import NotFound, Problem, require_first
 from config.platform.models import RecoveryCode, SecondFactor
 from config.platform.observability import logs
+from config.platform.plurals import counted
 
 log = structlog.get_logger(__name__)
 
 # Keys of the session
-VERIFIED = "second_factor"  # true after a second factor
-EXTERNAL = "single_sign_on"  # true after single sign-on
+VERIFIED = "second_factor"  # true after a second factor was verified
+SINGLE_SIGN_ON = "single_sign_on"  # true after single sign-on
 
 PERIOD, DIGITS = 30, 6  # the only values that all apps support
 DRIFT = 1  # periods by which a clock may be off
 MAX_FACTORS = 10
-CODES, CODE_BYTES = 10, 10
+RECOVERY_CODES, RECOVERY_CODE_BYTES = 10, 10
 # Errors of fido2 for a response that it cannot parse or verify.
 INVALID_RESPONSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError)
 
@@ -89,7 +90,7 @@ def is_required(user: User) -> bool:
 def is_missing(request: HttpRequest) -> bool:
     """Return whether the user must set up a second factor before using the session."""
     session = request.session
-    return not session.get(VERIFIED) and not session.get(EXTERNAL) and is_required(request.user)  # type: ignore[arg-type]
+    return not session.get(VERIFIED) and not session.get(SINGLE_SIGN_ON) and is_required(request.user)  # type: ignore[arg-type]
 
 
 def is_enabled(user: User) -> bool:
@@ -108,7 +109,7 @@ def totp(secret: bytes) -> TOTP:
     return TOTP(secret, DIGITS, SHA1(), PERIOD)  # noqa: S303 - HMAC-SHA1 of RFC 6238
 
 
-def uri_of(user: User, secret: str) -> str:
+def provisioning_uri(user: User, secret: str) -> str:
     """Return the otpauth URI that apps read from a QR code."""
     return totp(base64.b32decode(secret)).get_provisioning_uri(user.get_username(), "Sluice")
 
@@ -123,7 +124,7 @@ def step_of(secret: bytes, code: str) -> int | None:
 
 
 def add_app(user: User, secret: str, code: str, name: str) -> bool:
-    """Add an authenticator app, and return whether the code proves that it has the secret. Raises TooManyFactors."""
+    """Add an authenticator app if the code is correct, and return whether it is. Raises TooManyFactors."""
     raw = base64.b32decode(secret)
     step = step_of(raw, code)
     if step is None:
@@ -133,7 +134,7 @@ def add_app(user: User, secret: str, code: str, name: str) -> bool:
 
 
 def normalize(code: str) -> str:
-    """Return a code without spaces, hyphens, and other separators."""
+    """Return a code in upper case, without spaces, hyphens, and other separators."""
     return "".join(character for character in code.upper() if character.isalnum())
 
 
@@ -146,26 +147,27 @@ def use_code(user: User, text: str) -> bool:
     """Use a code of an authenticator app or a recovery code, and return whether it is valid. Each works only once."""
     code = normalize(text)
     if is_app_code(code):
-        return any(use_step(factor, code) for factor in user.second_factors.filter(kind=SecondFactor.Kind.TOTP))
+        return any(use_app_code(factor, code) for factor in user.second_factors.filter(kind=SecondFactor.Kind.TOTP))
     deleted, _ = RecoveryCode.objects.filter(user=user, digest=digest_of(code)).delete()
     if deleted:
         tokens.record(user, "Used a recovery code.")
     return bool(deleted)
 
 
-def use_step(factor: SecondFactor, code: str) -> bool:
+def use_app_code(factor: SecondFactor, code: str) -> bool:
     step = step_of(bytes(factor.secret), code)
     if step is None:
         return False
-    later = SecondFactor.objects.filter(pk=factor.pk, counter__lt=step)
-    return later.update(counter=step, last_used_at=timezone.now()) == 1
+    # A code is accepted only once, also by concurrent requests (RFC 6238, section 5.2).
+    unused = SecondFactor.objects.filter(pk=factor.pk, counter__lt=step)
+    return unused.update(counter=step, last_used_at=timezone.now()) == 1
 
 
 # ---- Security keys --------------------------------------------------------------------------------------------------
 
 
-def server(request: HttpRequest) -> Fido2Server:
-    """Return the relying party of this host. Keys of one host do not work on another."""
+def relying_party(request: HttpRequest) -> Fido2Server:
+    """Return the WebAuthn relying party of this host. Keys that were registered for it do not work on other hosts."""
     return Fido2Server(PublicKeyCredentialRpEntity(id=urlsplit(f"//{request.get_host()}").hostname, name="Sluice"))
 
 
@@ -179,16 +181,16 @@ def creation_options(request: HttpRequest, user: User) -> tuple[dict[str, Any], 
     entity = PublicKeyCredentialUserEntity(
         id=str(user.pk).encode(), name=user.get_username(), display_name=user.get_username()
     )
-    options, state = server(request).register_begin(
+    options, state = relying_party(request).register_begin(
         entity, list(credentials_of(user).values()), user_verification=UserVerificationRequirement.DISCOURAGED
     )
     return dict(options)["publicKey"], state
 
 
 def add_key(request: HttpRequest, user: User, state: Any, response: Mapping[str, Any], name: str) -> bool:
-    """Add a security key, and return whether its response is valid. Raises TooManyFactors."""
+    """Add a security key if its response is valid, and return whether it is. Raises TooManyFactors."""
     try:
-        data = server(request).register_complete(state, response)
+        data = relying_party(request).register_complete(state, response)
     except INVALID_RESPONSE_ERRORS as error:
         log.warning("security_key_refused", error=logs.describe(error))
         return False
@@ -204,28 +206,39 @@ def add_key(request: HttpRequest, user: User, state: Any, response: Mapping[str,
 
 
 def request_options(request: HttpRequest, user: User) -> tuple[dict[str, Any], Any] | None:
-    """Return the browser's options to use a key, and the state to verify its response; None without keys."""
+    """Return the options with which the browser uses a key, and the state to verify its response.
+
+    Return None if the user has no keys.
+    """
     if not (keys := credentials_of(user)):
         return None
-    options, state = server(request).authenticate_begin(
+    options, state = relying_party(request).authenticate_begin(
         list(keys.values()), user_verification=UserVerificationRequirement.DISCOURAGED
     )
     return dict(options)["publicKey"], state
 
 
 def use_key(request: HttpRequest, user: User, state: Any, response: Mapping[str, Any]) -> bool:
-    """Verify the response of a security key. A signature counter that does not increase means a copied key."""
+    """Verify the response of a security key.
+
+    A signature counter that does not increase indicates a cloned authenticator (WebAuthn, section 6.1.1).
+    """
     keys = credentials_of(user)
     try:
-        used = server(request).authenticate_complete(state, list(keys.values()), response)
+        used = relying_party(request).authenticate_complete(state, list(keys.values()), response)
         counter = AuthenticationResponse.from_dict(response).response.authenticator_data.counter
     except INVALID_RESPONSE_ERRORS as error:
         log.warning("security_key_refused", error=logs.describe(error))
         return False
-    key = next(pk for pk, each in keys.items() if each.credential_id == used.credential_id)
-    known = SecondFactor.objects.filter(pk=key)
-    grows = known.filter(counter__lt=counter) if counter else known.filter(counter=0)  # keys without a counter send 0
-    return grows.update(counter=counter, last_used_at=timezone.now()) == 1
+    factor_id = next(pk for pk, each in keys.items() if each.credential_id == used.credential_id)
+    factor = SecondFactor.objects.filter(pk=factor_id)
+    accepted = (
+        factor.filter(counter__lt=counter) if counter else factor.filter(counter=0)
+    )  # keys without a counter send 0
+    if accepted.update(counter=counter, last_used_at=timezone.now()):
+        return True
+    log.warning("security_key_counter_not_increased", factor=factor_id)
+    return False
 
 
 # ---- Changes --------------------------------------------------------------------------------------------------------
@@ -243,7 +256,7 @@ def add(user: User, factor: SecondFactor) -> None:
 
 
 def remove(user: User, factor_id: int) -> SecondFactor:
-    """Remove a second factor, and the recovery codes with the last one. Raises NoSuchFactor or LastFactor."""
+    """Remove a second factor and, with the last one, the recovery codes. Raises NoSuchFactor or LastFactor."""
     with transaction.atomic():
         lock_user(user.pk)  # parallel requests must not remove the last two
         factor = require_first(user.second_factors.filter(pk=factor_id), NoSuchFactor)
@@ -257,9 +270,9 @@ def remove(user: User, factor_id: int) -> SecondFactor:
     return factor
 
 
-def new_recovery_codes(user: User) -> list[str]:
-    """Replace the user's recovery codes, and return the new ones, which are not stored."""
-    codes = [base64.b32encode(secrets.token_bytes(CODE_BYTES)).decode() for _ in range(CODES)]
+def replace_recovery_codes(user: User) -> list[str]:
+    """Replace the user's recovery codes, and return the new ones. Only their digests are stored."""
+    codes = [base64.b32encode(secrets.token_bytes(RECOVERY_CODE_BYTES)).decode() for _ in range(RECOVERY_CODES)]
     with transaction.atomic():
         RecoveryCode.objects.filter(user=user).delete()
         RecoveryCode.objects.bulk_create([RecoveryCode(user=user, digest=digest_of(code)) for code in codes])
@@ -273,7 +286,7 @@ def digest_of(code: str) -> str:
 
 
 def reset(user: User) -> tuple[int, int]:
-    """Remove all second factors and recovery codes of a user, and delete the sessions.
+    """Remove all second factors and recovery codes of a user, and delete the user's sessions.
 
     Return the number of factors and the number of sessions.
     """
@@ -282,11 +295,12 @@ def reset(user: User) -> tuple[int, int]:
         RecoveryCode.objects.filter(user=user).delete()
         # Last, so that sessions that were completed with a removed code in the meantime are deleted too.
         ended, _ = Session.objects.filter(session_key__in=sessions_of(user)).delete()
-        staff.record_command(user, f"Removed all second factors, and ended the sessions: {ended}.")
+        factors, sessions = counted(removed, "second factor"), counted(ended, "session")
+        staff.record_command(user, f"Removed {factors} and all recovery codes, and ended {sessions}.")
     return removed, ended
 
 
 def sessions_of(user: User) -> list[str]:
-    """Return the keys of the user's sessions. Reads all sessions, because only their content names the user."""
+    """Return the keys of the user's sessions. Reads all sessions, because only a session's data contains its user."""
     every = Session.objects.filter(expire_date__gt=timezone.now()).iterator()
     return [each.session_key for each in every if each.get_decoded().get(SESSION_KEY) == str(user.pk)]

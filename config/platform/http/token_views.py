@@ -30,13 +30,13 @@ REQUEST = {"name": EXAMPLE["name"], "scopes": EXAMPLE["scopes"], "expiresInDays"
 
 
 class NewTokenSerializer(StrictSerializer):
-    name = FilledText(max_length=tokens.MAX_NAME, help_text="What the token is for.")
+    name = FilledText(max_length=tokens.MAX_NAME, help_text="Purpose of the token.")
     scopes = serializers.ListField(
         child=serializers.ChoiceField(scopes.ALL),
         required=False,
         min_length=1,
         max_length=len(scopes.ALL),
-        help_text="What the token permits. Absent: all that you may do.",
+        help_text="Scopes of the token. Without them, the token permits everything that you may do.",
     )
     expiresInDays = WholeNumber(min_value=1, max_value=tokens.MAX_DAYS, default=tokens.DAYS)  # noqa: N815 - a name of the API
 
@@ -50,7 +50,7 @@ class TokenListView(APIView):
     @extend_schema(
         operation_id="listTokens",
         summary="List your tokens",
-        description="Returns your tokens on a single page, the newest first, also expired ones.",
+        description="Returns all your tokens on a single page, newest first, including expired ones.",
         tags=TAGS,
         examples=[response_example("Tokens", {"results": [EXAMPLE], "next": None, "previous": None})],
         responses={200: tokens.Tokens},
@@ -62,9 +62,9 @@ class TokenListView(APIView):
     @extend_schema(
         operation_id="createToken",
         summary="Create a token",
-        description=f"""Returns the new token once: only its hash is stored. `scopes` limit what it permits, within your
-permissions; a scope to write does not include the one to read. Only a token with all scopes, or a browser session,
-manages tokens. A user can have up to {tokens.MAX_PER_USER} tokens.""",
+        description=f"""Returns the new token once: only its hash is stored. `scopes` limits the token to these scopes,
+within your own permissions. A write scope does not include the read scope. Only a token with all scopes, or a browser
+session, can manage tokens. A user can have up to {tokens.MAX_PER_USER} tokens.""",
         tags=TAGS,
         parameters=[location(201, "The token.")],
         examples=[
@@ -79,7 +79,7 @@ manages tokens. A user can have up to {tokens.MAX_PER_USER} tokens.""",
         token, text = tokens.create(
             user_of(request),
             name=values["name"],
-            limits=[name for name in scopes.ALL if name in values.get("scopes", ())],
+            scopes=[name for name in scopes.ALL if name in values.get("scopes", ())],
             days=values["expiresInDays"],
         )
         headers = {"Location": f"/tokens/{tokens.id_of(token)}", "Cache-Control": "no-store"}
@@ -94,7 +94,8 @@ class TokenView(APIView):
     @extend_schema(
         operation_id="revokeToken",
         summary="Revoke a token",
-        description="Programs that use the token lose access immediately, also the one that sends this request.",
+        description="Programs that use the token lose access immediately, including the one that sends this request if "
+        "it uses this token.",
         tags=TAGS,
         responses={204: OpenApiResponse(description="The token was revoked."), **problems(tokens.NoSuchToken)},
     )

@@ -61,9 +61,9 @@ class Tokens(TypedDict):
 
 
 def create(
-    user: User, *, name: str = "", limits: Sequence[str] = (), days: int = DAYS, maximum: int | None = MAX_PER_USER
+    user: User, *, name: str = "", scopes: Sequence[str] = (), days: int = DAYS, maximum: int | None = MAX_PER_USER
 ) -> tuple[AuthToken, str]:
-    """Create a token, and return its row and its text, which is not stored. `limits`: its scopes; empty for all.
+    """Create a token, and return its row and its text, which is not stored. `scopes`: empty for all.
 
     Raises TooManyTokens if the user has `maximum` tokens.
     """
@@ -72,7 +72,7 @@ def create(
         if maximum is not None and AuthToken.objects.filter(user=user).count() >= maximum:
             raise TooManyTokens
         token, text = AuthToken.objects.create(user=user, expiry=timedelta(days=days))
-        token.details = TokenDetails.objects.create(token=token, name=name, scopes=list(limits))
+        token.details = TokenDetails.objects.create(token=token, name=name, scopes=list(scopes))
         record(user, f"Created token {label(token)}.")
     return token, text
 

@@ -1,9 +1,7 @@
-"""The commit of a write: the request that makes an object visible, and the interpretation of its response."""
-
-from __future__ import annotations
+"""Commits of writes: the request that makes an object visible, and the check of its outcome."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
@@ -19,7 +17,7 @@ from config.platform.storage.errors import (
 )
 from config.platform.storage.objects import bare, head, quoted
 
-UPLOAD_ID = "upload"
+WRITE_ID = "upload"  # name of the metadata; not S3's UploadId
 ENCRYPTED: Mapping[str, Any] = {"ServerSideEncryption": "AES256"}
 NO_METADATA: Mapping[str, str] = MappingProxyType({})
 ATTEMPTS = 2
@@ -41,9 +39,9 @@ def as_upload_failures() -> Iterator[None]:
         raise UploadFailed(str(error), retryable=retryable, is_outage=error.is_outage) from None
 
 
-def with_upload_id(metadata: Mapping[str, str]) -> dict[str, str]:
+def with_write_id(metadata: Mapping[str, str]) -> dict[str, str]:
     """Add a random id to an object's metadata, so that the writer can recognize its object."""
-    return {**metadata, UPLOAD_ID: uuid4().hex}
+    return {**metadata, WRITE_ID: uuid4().hex}
 
 
 def condition(if_match: str | None) -> dict[str, Any]:
@@ -52,14 +50,14 @@ def condition(if_match: str | None) -> dict[str, Any]:
 
 
 def commit(
-    send: Callable[[], str], *, key: str, size: int, upload: str, if_match: str | None, checkpoint: Callable[[], None]
+    send: Callable[[], str], *, key: str, size: int, write_id: str, if_match: str | None, checkpoint: Callable[[], None]
 ) -> str:
     """Send the request, at most twice, and return the object's ETag.
 
-    A lost response, a timeout, a 412, or a "no such upload" may mean that the write succeeded. So after an error, a
-    HEAD request checks the object. The write succeeded if the object has this `upload` id and size.
+    The write may have succeeded although the response was lost, timed out, or was 412 or NoSuchUpload. So after an
+    error, a HEAD request checks the object: the write succeeded if the object has this `write_id` and size.
 
-    Raises Conflict if `if_match` does not permit the existing object; otherwise the error of the request.
+    Raises Conflict if another object exists than `if_match` permits, and otherwise the error of the request.
     """
     failure: StorageError = UploadFailed("the upload was not attempted")
     for _ in range(ATTEMPTS):
@@ -68,16 +66,13 @@ def commit(
             return bare(attempt(send))
         except (RequestFailed, Missing, Changed) as error:
             failure = error
-        try:
+        with suppress(RequestFailed):  # the error of the write is more useful than that of the HEAD request
             found = head(key)
-        except RequestFailed:
-            if failure.retryable:
-                continue
-            break
-        if found and found.metadata.get(UPLOAD_ID) == upload and found.size == size:
-            return found.etag
-        if (found and found.etag) != if_match:
-            raise Conflict(found)
+            if found and found.metadata.get(WRITE_ID) == write_id and found.size == size:
+                return found.etag
+            existing = found.etag if found else None
+            if existing != if_match:
+                raise Conflict(found)
         if not failure.retryable:
             break
     raise failure

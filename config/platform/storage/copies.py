@@ -10,12 +10,12 @@ from config.platform.storage.clients import bucket, client
 from config.platform.storage.commits import (
     ENCRYPTED,
     NO_METADATA,
-    UPLOAD_ID,
+    WRITE_ID,
     as_upload_failures,
     commit,
     condition,
     no_checkpoint,
-    with_upload_id,
+    with_write_id,
 )
 from config.platform.storage.errors import RequestFailed, UploadFailed, UploadMissing, request
 from config.platform.storage.objects import StoredObject, abort_quietly, bare, quoted
@@ -48,7 +48,7 @@ def copy(
         origin={"CopySource": {"Bucket": bucket(), "Key": source_key}, "CopySourceIfMatch": quoted(if_match_source)},
         key=target_key,
         size=size,
-        headers={"ContentType": content_type, "Metadata": with_upload_id(metadata), **ENCRYPTED},
+        headers={"ContentType": content_type, "Metadata": with_write_id(metadata), **ENCRYPTED},
         if_match=if_match,
         checkpoint=checkpoint,
     )
@@ -131,7 +131,7 @@ class CopyOperation:
             send,
             key=self.key,
             size=self.size,
-            upload=self.headers["Metadata"][UPLOAD_ID],
+            write_id=self.headers["Metadata"][WRITE_ID],
             if_match=self.if_match,
             checkpoint=self.checkpoint,
         )

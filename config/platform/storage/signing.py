@@ -1,7 +1,7 @@
 """Signer of presigned URLs that uses the database's clock.
 
 botocore uses the host's clock. On a host whose clock is a minute slow, a URL that is valid for a minute would be
-expired when it is issued. The times of receipts and upload URLs are also the database's.
+expired when it is issued. Receipts and upload URLs use the database's clock too.
 """
 
 from typing import Any
@@ -11,12 +11,13 @@ from botocore.auth import AUTH_TYPE_MAPS, SIGV4_TIMESTAMP, S3SigV4QueryAuth
 from config.platform.db import clock
 
 
-class DatedQueryAuth(S3SigV4QueryAuth):
+class DatabaseClockQueryAuth(S3SigV4QueryAuth):
     def _modify_request_before_signing(self, request: Any) -> None:
+        # botocore has no public option for the time. It has already set the host's time, which is replaced here.
         request.context["timestamp"] = clock.now().strftime(SIGV4_TIMESTAMP)
         super()._modify_request_before_signing(request)  # type: ignore[misc]  # absent in the stubs
 
 
 def install() -> None:
-    """Make DatedQueryAuth the signer of presigned URLs in this process."""
-    AUTH_TYPE_MAPS["s3v4-query"] = DatedQueryAuth
+    """Make DatabaseClockQueryAuth the signer of presigned URLs in this process."""
+    AUTH_TYPE_MAPS["s3v4-query"] = DatabaseClockQueryAuth

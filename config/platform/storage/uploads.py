@@ -13,12 +13,12 @@ from config.platform.storage.clients import bucket, client
 from config.platform.storage.commits import (
     ENCRYPTED,
     NO_METADATA,
-    UPLOAD_ID,
+    WRITE_ID,
     as_upload_failures,
     commit,
     condition,
     no_checkpoint,
-    with_upload_id,
+    with_write_id,
 )
 from config.platform.storage.errors import RequestFailed
 from config.platform.storage.objects import StoredObject, bare
@@ -51,7 +51,7 @@ class Upload:
         checkpoint: Callable[[], None],
     ) -> None:
         self._key = key
-        self._headers: dict[str, Any] = {"ContentType": content_type, "Metadata": with_upload_id(metadata), **ENCRYPTED}
+        self._headers: dict[str, Any] = {"ContentType": content_type, "Metadata": with_write_id(metadata), **ENCRYPTED}
         self._if_match = if_match
         self._checkpoint = checkpoint
         self._digest = hashlib.sha256()
@@ -159,7 +159,7 @@ class Upload:
                 lambda: send(if_match),
                 key=self._key,
                 size=self._sent,
-                upload=self._headers["Metadata"][UPLOAD_ID],
+                write_id=self._headers["Metadata"][WRITE_ID],
                 if_match=if_match,
                 checkpoint=self._checkpoint,
             )

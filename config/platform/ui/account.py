@@ -89,7 +89,7 @@ class Account(Page):
             values = form.cleaned_data
             try:
                 _, new_token = tokens.create(
-                    self.user, name=values["name"], limits=values["scopes"], days=values["days"]
+                    self.user, name=values["name"], scopes=values["scopes"], days=values["days"]
                 )
                 request.session[ONCE] = str(values["once"])
             except Problem as problem:

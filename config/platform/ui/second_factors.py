@@ -165,7 +165,7 @@ def is_confirmed(request: HttpRequest) -> bool:
 def show_codes(page: Page) -> HttpResponse:
     page.template_name = "config/recovery_codes.html"
     page.title = "Recovery codes"
-    codes = second_factor.new_recovery_codes(page.user)
+    codes = second_factor.replace_recovery_codes(page.user)
     return page.render_to_response(page.get_context_data(codes=codes))
 
 
@@ -217,7 +217,7 @@ class AddApp(PasswordConfirmedPage):
         if "codes" in context:
             return super().get_context_data(**context)
         secret = self.request.session.setdefault(NEW_SECRET, second_factor.new_secret())
-        image = segno.make(second_factor.uri_of(self.user, secret), error="m").svg_data_uri(
+        image = segno.make(second_factor.provisioning_uri(self.user, secret), error="m").svg_data_uri(
             scale=5, border=4, light="white"
         )
         return super().get_context_data(**{"form": NewAppForm(), "image": image, "secret": secret, **context})

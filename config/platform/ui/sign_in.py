@@ -215,7 +215,7 @@ class Callback(ProviderView):
             user_login_failed.send(__name__, credentials={}, request=request)
             return refuse(request, str(refused))
         login(request, user, backend=settings.AUTHENTICATION_BACKENDS[0])
-        request.session[second_factor.EXTERNAL] = True
+        request.session[second_factor.SINGLE_SIGN_ON] = True
         log.info("signed_in")
         is_safe = url_has_allowed_host_and_scheme(next_url, {request.get_host()}, require_https=request.is_secure())
         return redirect(next_url if is_safe else resolve_url(settings.LOGIN_REDIRECT_URL))

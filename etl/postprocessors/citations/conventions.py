@@ -15,9 +15,9 @@ WESTERN, INDIAN = r"[1-9]\d{0,2}(?:S\d{3})+", r"[1-9]\d?(?:S\d{2})+S\d{3}"
 GROUPED = {mark: re.compile(f"(?:{WESTERN}|{INDIAN})".replace("S", re.escape(mark))) for mark in ".,' \u00a0٬"}
 SPACES = re.compile("[ \u00a0]")
 # Decimals that may also be a time, or a day and a month.
-TIME_OR_DAY = re.compile(r"(?:[01]?\d|2[0-4])[.,][0-5]\d|(?:[012]?\d|3[01])[.,](?:0\d|1[012])")
-CENTS = 2
-TOLERATED = 3  # the number of sure votes that outweigh one opposing weak vote
+TIME_OR_DATE = re.compile(r"(?:[01]?\d|2[0-4])[.,][0-5]\d|(?:[012]?\d|3[01])[.,](?:0\d|1[012])")
+CENT_DIGITS = 2
+SURE_VOTES_PER_WEAK_VOTE = 3  # sure votes that outweigh one opposing weak vote
 POINT, COMMA = ".", ","
 
 
@@ -65,13 +65,14 @@ def read_digits(core: str) -> Digits | None:
     """Return the meanings of digits with separators, or None if they are not a number, as in `1.2.3`."""
     is_soft, is_hard = " " in core, "\u00a0" in core
     is_spaced = is_soft or is_hard
-    made = read_marked(SPACES.sub("", core), is_grouped=is_spaced)
-    if made is None or not is_spaced:
-        return made
-    return replace(made, soft=is_soft, groups="" if is_soft else " ", has_separator=True)
+    digits = read_marked(SPACES.sub("", core), is_grouped=is_spaced)
+    if digits is None or not is_spaced:
+        return digits
+    return replace(digits, soft=is_soft, groups="" if is_soft else " ", has_separator=True)
 
 
 def read_marked(core: str, *, is_grouped: bool) -> Digits | None:
+    """Return the meanings of digits without spaces. `is_grouped`: spaces already separated the groups."""
     marks = [char for char in core if not char.isdecimal()]
     if not marks:
         value = Decimal(core)
@@ -90,7 +91,7 @@ def read_marked(core: str, *, is_grouped: bool) -> Digits | None:
         grouped = Decimal(whole + rest)
         point, comma = (decimal, grouped) if last == POINT else (grouped, decimal)
         return Digits(point=point, comma=comma, has_separator=True)
-    is_amount = len(rest) == CENTS and not TIME_OR_DAY.fullmatch(core)
+    is_amount = len(rest) == CENT_DIGITS and not TIME_OR_DATE.fullmatch(core)
     return with_decimal_mark(
         decimal, last, weight=2 if is_amount or is_grouped else 1, is_code=len(whole) > 1 and whole[0] == "0"
     )
@@ -148,15 +149,15 @@ def convention_of(tokens: Iterable[tuple[Digits, bool, bool]]) -> Convention:
     """
     sure: Counter[str] = Counter()
     weak: Counter[str] = Counter()
-    groups: Counter[bool] = Counter()
+    groups: set[bool] = set()  # whether spaces separate the groups
     for digits, is_alone, is_amount in tokens:
         if digits.vote:
             is_sure = is_amount or bool(digits.groups) or (is_alone and digits.weight > 1)
             (sure if is_sure else weak)[digits.vote] += 1
         if digits.soft and is_alone and digits.vote:
-            groups[True] += 1
+            groups.add(True)
         elif digits.groups:
-            groups[digits.groups == " "] += 1
+            groups.add(digits.groups == " ")
     spaces = next(iter(groups)) if len(groups) == 1 else None
     return Convention(decimal=decimal_mark(sure, weak), spaces=spaces)
 
@@ -166,4 +167,4 @@ def decimal_mark(sure: Counter[str], weak: Counter[str]) -> str | None:
         return None
     [mark] = sure
     against = weak[COMMA if mark == POINT else POINT]
-    return mark if against == 0 or against * TOLERATED <= sure[mark] else None
+    return mark if against * SURE_VOTES_PER_WEAK_VOTE <= sure[mark] else None

@@ -1,7 +1,7 @@
 """Numbers in a text: tokens with sign, digit groups, unit, and scale, and their possible values.
 
-A token is read in the convention that the other numbers of the document show: `1.234` is more than a thousand in a
-document with `12,50`. Without a known convention, both values are possible.
+A token is read in the notation of the document's other numbers: `1.234` means 1234 in a document with `12,50`. Without
+a known notation, both values are possible.
 """
 
 import re
@@ -16,7 +16,7 @@ from etl.postprocessors.citations.parts import is_part, is_split
 from etl.postprocessors.citations.scales import beside, is_near, units_in
 from etl.postprocessors.citations.units import CURRENCY, LETTERS, ONE, PERCENT, SCALE, SCALED, UNIT, scales_of
 
-# Digits with separators. Groups may be separated by spaces. It is decided later whether these are one number.
+# Digits with separators. Groups may be separated by spaces: `read` decides whether these are one number.
 CORE = re.compile(
     r"\d{1,3}(?:[ \u00a0]\d{3})+(?:[.,٫]\d+)?(?![.,'٫٬]?\d)"
     r"|\d+(?:[.,'٫٬]\d+)*"
@@ -35,8 +35,8 @@ SUFFIX = re.compile(
     re.IGNORECASE,
 )
 UNITS = re.compile(rf"[ \u00a0]?(?:{UNIT})(?![^\W_])")
-WINDOW = 16  # characters before a number that may belong to it
-MAX_DIGITS = 60
+WINDOW = 16  # characters before and after a number that may belong to it
+MAX_CORE = 60  # digits and separators; longer texts are not numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class FoundNumber:
     factor: Decimal | None = None
     letter: str = ""
     has_currency: bool = False
-    far_scales: tuple[Decimal, ...] = ()  # from the head of its table, or from a note
+    far_scales: tuple[Decimal, ...] = ()  # from the header of its table, or from a note
     is_in_scaled_column: bool = False
     label_scales: tuple[Decimal, ...] = ()
     is_alone: bool = False  # it is alone in a cell, after a colon, or after a currency
@@ -112,7 +112,7 @@ def find(text: str, offset: int, *, excluded: list[Span]) -> Iterator[FoundNumbe
 
 def read_token(plain: str, start: int, end: int, units: list[int]) -> FoundNumber | None:
     """Return the token with the digits `plain[start:end]`, or None if they are not a number or are part of a word."""
-    digits = read_digits(plain[start:end]) if end - start <= MAX_DIGITS else None
+    digits = read_digits(plain[start:end]) if end - start <= MAX_CORE else None
     if digits is None:
         return None
     low = max(0, start - WINDOW)
@@ -130,8 +130,8 @@ def read_token(plain: str, start: int, end: int, units: list[int]) -> FoundNumbe
     found.has_currency = bool(before["currency"] or after["currency"])
     read_amount(found, before, after)
     read_sign(plain, found, before, after)
-    read_neighbors(plain, found, before)
-    read_around(plain, found, units)
+    read_adjacent_characters(plain, found, before)
+    mark_ambiguity(plain, found, units)
     return found
 
 
@@ -218,7 +218,8 @@ def text_before(plain: str, position: int) -> str:
     return plain[max(0, position - WINDOW) : position].rstrip(" \u00a0")
 
 
-def read_neighbors(plain: str, found: FoundNumber, before: re.Match[str]) -> None:
+def read_adjacent_characters(plain: str, found: FoundNumber, before: re.Match[str]) -> None:
+    """Mark a token as unsure if a ratio, range, or compound continues it, and as alone if it fills a cell."""
     start, end = found.start, found.end
     left, right = plain[start - 1 : start], plain[end : end + 1]
     far_left, far_right = plain[start - 2 : start - 1], plain[end + 1 : end + 2]
@@ -229,11 +230,11 @@ def read_neighbors(plain: str, found: FoundNumber, before: re.Match[str]) -> Non
     previous = text_before(plain, start)[-1:]
     is_first = previous == "|" or (not previous and start < WINDOW)
     is_last = plain[end : end + WINDOW].lstrip(" \u00a0")[:1] in ("|", "")
-    named = plain[max(0, start - 2) : start].rstrip().endswith(":")
-    found.is_alone = (is_first and is_last) or named or bool(before["currency"])
+    follows_colon = plain[max(0, start - 2) : start].rstrip().endswith(":")
+    found.is_alone = (is_first and is_last) or follows_colon or bool(before["currency"])
 
 
-def read_around(plain: str, found: FoundNumber, units: list[int]) -> None:
+def mark_ambiguity(plain: str, found: FoundNumber, units: list[int]) -> None:
     """Mark a token as ambiguous if its neighbors may be parts of the number."""
     start, end = found.start, found.end
     if plain[start - 1 : start] == "%" and not plain[start - 2 : start - 1].isdecimal() and not found.percent:
@@ -291,14 +292,14 @@ def parts(found: FoundNumber, text: str, convention: Convention, *, is_split: bo
 def number(found: FoundNumber, text: str, convention: Convention, *, language: str, offset: int) -> Number:
     values = found.digits.values(convention)
     exact = tuple(value * sign for value in values for sign in found.signs)
-    extra, possible = unit_factors(found, language)
+    certain, possible = unit_factors(found, language)
     is_sure = len(exact) == 1 and not found.is_unsure and not found.digits.is_code
-    sure = tuple(value * factor for value in exact for factor in extra)
+    sure = tuple(value * factor for value in exact for factor in certain)
     maybe = tuple(value * factor for value in exact for factor in possible)
     start, end = found.core
     literal = text[start - offset - len(found.sign) : end - offset]
     has_plain_sign = found.sign in ("", "-") and found.signs == ((-1,) if found.sign else (1,))
-    is_literal = is_sure and ONE in extra and has_plain_sign and literal.startswith(found.sign)
+    is_literal = is_sure and ONE in certain and has_plain_sign and literal.startswith(found.sign)
     return Number(
         start=found.start,
         end=found.end,
@@ -328,5 +329,5 @@ def unit_factors(found: FoundNumber, language: str) -> tuple[tuple[Decimal, ...]
         return ((ONE,), ()) if found.letter == "m" else ((), (ONE, scale))
     if found.factor:
         return (found.factor,), (ONE,)
-    apart = found.label_scales or found.far_scales
-    return ((), (ONE, *apart)) if apart else ((ONE,), ())
+    scales = found.label_scales or found.far_scales
+    return ((), (ONE, *scales)) if scales else ((ONE,), ())

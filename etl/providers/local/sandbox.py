@@ -63,7 +63,7 @@ def confine() -> None:
 def confine_further() -> None:
     """Deny the system calls that parsing does not need, such as fork. Requires `confine`."""
     if system_calls.can_deny():
-        system_calls.deny()
+        system_calls.install_filter()
     sys.addaudithook(deny_event)
 
 

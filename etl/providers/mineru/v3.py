@@ -14,15 +14,17 @@ from etl.providers.mineru.client import InvalidOcrResponse, MinerUResponse, rais
 from etl.providers.mineru.protocol import JobFailed, JobState, SelfHosted, WrongProtocol, milliseconds
 
 WORKING = {"pending", "processing"}
-# The backend for each tier of MinerU 4.0. Without a backend in the request, the server uses its default, the best one.
+# The backend for each tier of MinerU 4.0. Other values of the tier are names of backends. Without a backend in the
+# request, the server uses its default, the best one.
 BACKENDS = {
     "flash": "pipeline",
     "basic": "pipeline",
     "standard": "hybrid-engine",
     "advanced": "hybrid-engine",
 }
-# Requests an archive without images. The content list has the text of pages, and the middle JSON lists all pages.
-RESULT_OPTIONS = {
+# Form fields that request an archive without images. The content list has the text of pages, and the middle JSON lists
+# all pages.
+UPLOAD_FIELDS = {
     "return_md": "true",
     "return_content_list": "true",
     "return_middle_json": "true",
@@ -37,10 +39,10 @@ class V3(SelfHosted):
 
     def submit(self, document: Document) -> str:
         backend = BACKENDS.get(self.tier, self.tier)
-        return self.upload(document, data=RESULT_OPTIONS | ({"backend": backend} if backend else {}))
+        return self.upload(document, data=UPLOAD_FIELDS | ({"backend": backend} if backend else {}))
 
     def check(self, response: MinerUResponse) -> None:
-        """Raise the error for `{"detail": …}` and the HTTP status."""
+        """Raise the error that the HTTP status and the body `{"detail": …}` report."""
         raise_for_status(response)
         if response.status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
             raise WrongProtocol

@@ -65,7 +65,7 @@ def contradictions(streams: list[Line]) -> Found:
                 yield f"event {number} is {known[number]} and {fact}", streams
     for first, last, its, line in spans:
         if missing := [number for number in known if first < number <= last and number not in its]:
-            yield f"a stream misses the events {missing}", [line, *(each for each in streams if each is not line)]
+            yield f"a stream lacks the events {missing}", [line, *(each for each in streams if each is not line)]
 
 
 def fact_of(name: str, data: Line) -> tuple[str, ...] | None:

@@ -54,7 +54,7 @@ class Command(BaseCommand):
             raise CommandError("This user exists and is not staff. --staff does not change existing users.")
         if (role := options["role"]) and not user.groups.filter(name=roles.GROUPS[role]).exists():
             raise CommandError("This user exists without this role. --role does not change existing users.")
-        _, text = tokens.create(user, name=name, limits=limits, days=days, maximum=None)
+        _, text = tokens.create(user, name=name, scopes=limits, days=days, maximum=None)
         self.stdout.write(text)
 
 

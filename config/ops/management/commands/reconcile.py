@@ -32,8 +32,8 @@ STEPS: tuple[tuple[str, Callable[[], int]], ...] = (
     ("steps of the watermark between the database and the bucket", watermark.adopt),
 )
 UNKNOWN: tuple[tuple[str, Callable[..., int]], ...] = (
-    ("files", exports.find_unknown_files),
-    ("delivered objects", exports.find_unknown_deliveries),
+    ("files", exports.find_unreferenced_files),
+    ("delivered objects", exports.find_unreferenced_deliveries),
     ("artifacts of documents", documents.unknown_artifacts),
 )
 WRONG_BUCKET = (

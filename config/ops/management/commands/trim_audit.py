@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import ProgrammingError, connection, transaction
+from psycopg.errors import InsufficientPrivilege
 
 from config.platform.db import clock
 from config.platform.models import AuditEntry
@@ -14,30 +15,39 @@ BATCH_SIZE = 10_000  # entries per transaction
 
 
 class Command(BaseCommand):
-    help = "Deletes entries of the audit log from before a day. Only the owner of the table can: docs/access.md."
+    help = "Deletes audit entries from before a date. Requires the role that owns the table: see docs/access.md."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--before", required=True, type=date.fromisoformat, metavar="YYYY-MM-DD", help="UTC")
+        parser.add_argument(
+            "--before", required=True, type=iso_date, metavar="YYYY-MM-DD", help="the first day to keep, in UTC"
+        )
 
     def handle(self, *, before: date, **_options: Any) -> None:
         end = datetime.combine(before, time.min, UTC)
         if end > clock.now():
-            raise CommandError("--before is in the future.")
+            raise CommandError(f"--before {before} is in the future.")
         total = 0
         try:
-            while deleted := delete_some(end):
+            while deleted := delete_batch(end):
                 total += deleted
-        except ProgrammingError:
+        except ProgrammingError as error:
+            if not isinstance(error.__cause__, InsufficientPrivilege):
+                raise
             raise CommandError(
-                "The database refused: only the owner of the table platform_audit can delete entries."
+                "Permission denied: only the owner of the table platform_audit can delete audit entries."
             ) from None
         self.stdout.write(f"Deleted {total:,} entries from before {before}.")
 
 
-def delete_some(end: datetime) -> int:
-    """Delete up to BATCH_SIZE of the oldest entries, and return their number."""
-    oldest = AuditEntry.objects.filter(at__lt=end).order_by("at").values("pk")[:BATCH_SIZE]
+def iso_date(text: str) -> date:
+    return date.fromisoformat(text)
+
+
+def delete_batch(end: datetime) -> int:
+    """Delete up to BATCH_SIZE of the oldest entries. Return the number of deleted entries."""
+    oldest = AuditEntry.objects.filter(at__lt=end).order_by("at").values_list("pk", flat=True)
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET LOCAL sluice.trim_audit = 'on'")
-        return AuditEntry.objects.filter(pk__in=list(oldest.values_list("pk", flat=True)))._raw_delete("default")
+        deleted, _ = AuditEntry.objects.filter(pk__in=list(oldest[:BATCH_SIZE])).delete()
+    return deleted

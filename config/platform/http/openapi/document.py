@@ -44,7 +44,7 @@ class SchemaView(SpectacularAPIView):
 
     audited = NOTHING
 
-    schema = None  # it is not in the schema itself
+    schema = None  # excludes this view from the schema
     renderer_classes: ClassVar = [  # type: ignore[misc]
         OpenApiJsonRenderer,
         OpenApiJsonRenderer2,

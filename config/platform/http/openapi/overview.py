@@ -27,8 +27,9 @@ In addition to the listed responses, an unknown path returns 404, and an unsuppo
 
 ### Idempotency
 
-`POST /exports` and `POST /api/v1/etl/submit` accept an `Idempotency-Key`. A repeated request gets the first response,
-byte for byte, with `Idempotency-Replayed: true`. The same key with a different body returns 422.
+Operations that create something accept an `Idempotency-Key` if their parameters list it. A repeated request creates
+nothing and gets the first response, with `Idempotency-Replayed: true`. For a schedule, this is its current state. The
+same key with a different body returns 422.
 
 ### Lists
 
@@ -38,11 +39,13 @@ not shift the pages.
 
 ### Limits
 
-Requests are counted per user: POST requests under `/exports` (`EXPORT_RATE`, 60 per minute), other requests there
+Requests are counted per user: POST requests under `/exports` and `/webhooks` (`EXPORT_RATE`, 60 per minute), other
+requests there
 (`EXPORT_POLL_RATE`, 1,200), and writes and reads of documents and rules (`ETL_RATE`, `ETL_POLL_RATE`). Downloads are
 counted per address (`EXPORT_DOWNLOAD_RATE`, 600). Requests over the limit return 429 `rate_limited`. Exports also have
 a daily quota of jobs and chunks, shown by `GET /exports/limits`; requests over it return 429 `quota_exceeded`. A JSON
-body of `POST /exports`, its preview, or a test of a rule can have up to 5 MiB, a rule 256 KiB, and others 64 KiB.
+body of `POST /exports`, its preview, a test of a rule, or a corrected result can have up to 5 MiB, a batch of uploads
+64 KiB and 256 bytes per document, a rule 256 KiB, and others 64 KiB.
 
 ### Waiting for results
 

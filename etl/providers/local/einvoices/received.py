@@ -1,4 +1,7 @@
-"""Validation of e-invoices from the reader process. Its messages are untrusted, because it parses untrusted files."""
+"""Validation of e-invoices from the reader process.
+
+That process parses untrusted files, so its messages are untrusted too.
+"""
 
 import re
 from collections.abc import Mapping
@@ -33,7 +36,8 @@ SHAPE = {
     "totals": dict.fromkeys(("net", "tax", "gross", "prepaid", "due"), AMOUNT),
     "notes": [TEXT],
 }
-JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,40})(?:\.[0-9]{1,40})?")
+# No exponent, and a limited number of digits, so that no value is expensive to convert.
+AMOUNT_PATTERN = re.compile(r"-?(?:0|[1-9][0-9]{0,40})(?:\.[0-9]{1,40})?")
 CODE = re.compile(r"schema|profile|BR-(?:CO-)?[0-9]{1,3}")
 SYNTAXES = ("cii", "ubl")
 MAX_ERRORS, MAX_TEXT = 100, 1_000
@@ -58,14 +62,14 @@ def parse_error(error: Mapping[str, Any]) -> dict[str, str]:
 
 
 def validate(value: Any, shape: Any) -> Any:
-    """Validate a value. Drop fields that are not in the shape, and convert amounts to exact numbers."""
+    """Validate a value and return it, without fields that are not in the shape, and with exact numbers as amounts."""
     if isinstance(shape, dict | list) and not isinstance(value, type(shape)):
         raise TypeError(type(value).__name__)
     if isinstance(shape, dict):
-        return {name: validate(value[name], inside) for name, inside in shape.items() if name in value}
+        return {name: validate(value[name], inner) for name, inner in shape.items() if name in value}
     if isinstance(shape, list):
         return [validate(each, shape[0]) for each in value]
-    return parse_text(value) if shape == TEXT else parse_number(value)
+    return parse_text(value) if shape == TEXT else parse_amount(value)
 
 
 def parse_text(value: Any) -> str:
@@ -74,7 +78,7 @@ def parse_text(value: Any) -> str:
     return remove_control_characters(value)
 
 
-def parse_number(value: Any) -> Any:
-    if not JSON_NUMBER.fullmatch(value):
-        raise ValueError(type(value).__name__)
+def parse_amount(value: Any) -> Any:
+    if not AMOUNT_PATTERN.fullmatch(value):
+        raise ValueError("not a decimal number")
     return exact_json.loads(value)
