@@ -23,7 +23,7 @@ from config.platform.http.circuit_breaker import CircuitBreaker
 from config.platform.http.problems import NotAuthenticated
 from etl import runstate
 from etl.core import metrics
-from etl.core.errors import SchemaInvalid
+from etl.core.errors import NumberUnrepresentable, SchemaInvalid
 from etl.core.states import ENDED, Status
 from etl.models import Task
 from etl.models.task import TaskQuerySet
@@ -31,7 +31,9 @@ from etl.pipeline import representation
 from etl.runstate import RunState
 
 POLL_SECONDS = 0.25
-CHECK_SECONDS = 5  # interval of checks that a waiting user still has access
+CHECK_SECONDS = 5  # interval at which the credential of a waiting request is checked
+# Errors whose details contain names of members of the result, which can be words of the document.
+REDACTED_DETAILS = {error.code: error.detail for error in (SchemaInvalid, NumberUnrepresentable)}
 # A waiting request occupies a thread of this process. Requests above these limits do not wait.
 MAX_WAITING = 64
 MAX_WAITING_PER_USER = 16
@@ -39,7 +41,7 @@ MAX_WAITING_PER_USER = 16
 
 # ---- One task -------------------------------------------------------------------------------------------------------
 def find(task_id: int, *, user: User) -> RunState | None:
-    """Return the state of a task that the user may view, or None. Uses the database only if Redis has no run-state."""
+    """Return the state of a task that the user may view, or None. Reads the row only without a usable run-state."""
     state = states_of([task_id]).get(task_id)
     return state if state and (state.user_id == user.pk or staff.may(user, Task)) else None
 
@@ -111,9 +113,8 @@ def without_data(state: RunState) -> RunState:
     warnings = [warning | {"detail": ""} for warning in state.metadata["warnings"]]
     metadata = state.metadata | {"ocr": ocr, "warnings": warnings}
     error = state.error
-    if error and error["code"] == SchemaInvalid.code:
-        # The detail contains names of members of the result, which can be words of the document.
-        error = error | {"detail": SchemaInvalid.detail}
+    if error and error["code"] in REDACTED_DETAILS:
+        error = error | {"detail": REDACTED_DETAILS[error["code"]]}
     return replace(state, result=None, previous_run=0, markdown_key="", metadata=metadata, error=error)
 
 

@@ -16,7 +16,7 @@ class EtlError(Exception):
     # The cause is the installation, its settings, or its budgets, rather than the document or the rule.
     is_operational = False
     detail = "The task failed."
-    # Seconds until the next attempt, from the peer's Retry-After. None for exponential backoff.
+    # Seconds until the next attempt: the peer's Retry-After, or a fixed delay. None for exponential backoff.
     retry_after: float | None = None
     # The unusable response of the model. Stored for the task's owner, and never logged.
     answer: str = ""
@@ -244,7 +244,10 @@ class StorageUnavailable(StageLost):
 
 
 class StorageRefused(StorageUnavailable):
-    """A request that the object storage rejected. Attempts are not counted during EXPORT_STORAGE_PATIENCE_SECONDS."""
+    """The storage is unreachable, full, or overloaded, or rejects the credentials.
+
+    Attempts are not counted during EXPORT_STORAGE_PATIENCE_SECONDS.
+    """
 
 
 class DatabaseUnavailable(StageLost):
@@ -252,7 +255,7 @@ class DatabaseUnavailable(StageLost):
 
 
 class UnexpectedError(StageLost):
-    detail = "Unexpected error. Staff can find it in the log."
+    detail = "Unexpected error. The operator can find it in the worker's log."
 
 
 class WorkerMisconfigured(StageLost):

@@ -8,7 +8,7 @@ from rules.models import Rule
 
 
 class Usage(DailyUsage):
-    """A user's submissions of one day. Written by `etl.pipeline.quotas`."""
+    """A user's usage in a day. Written by `etl.pipeline.quotas` and, for tokens, by `etl.pipeline.budgets`."""
 
     documents = models.PositiveIntegerField(default=0)
     bytes = models.BigIntegerField(default=0)

@@ -24,7 +24,7 @@ from rules.models import Rule
 from rules.pages.base import RulesPage
 
 MAX_SHOWN = 5  # errors of the expected data
-MAX_EXPECTED = 4_000  # characters of a sample's expected data
+MAX_EXPECTED = 4_000  # characters of a sample's expected data that the page shows
 
 
 class OwnRulePage(RulesPage):
@@ -71,6 +71,7 @@ class EvaluationsPage(OwnRulePage):
         return {
             "samples": list(shortened.order_by("-id")),
             "max_samples": samples.MAX_SAMPLES,
+            "max_expected": MAX_EXPECTED,
             "a": a,
             "b": b,
             "compared": evaluations.compare(rule.pk, a, b) if a and b else None,
@@ -148,7 +149,8 @@ class StartEvaluation(Action):
 
     def act(self, *, rule_id: int) -> str:
         rules = access.changeable(self.user, rule_id)
-        version = whole_number(self.request.POST.get("version", "")) or None
+        typed = self.request.POST.get("version", "").strip()
+        version = (whole_number(typed) or -1) if typed else None  # no rule has version -1, so it is refused
         started = evaluations.start(rules, rule_id, version=version, user=self.user)
         return f"Evaluation of version {started.version} started."
 

@@ -101,7 +101,7 @@ class StartOutcome(NamedTuple):
 
 
 def start_or_log(start: Callable[[], StartOutcome], *, task_id: int) -> StartOutcome | None:
-    """Start a stage. Return None if a server is unavailable: no attempt is used, and recovery sends a message."""
+    """Start a stage. Return None if a server is unavailable; recovery then sends a message."""
     try:
         return start()
     except runstate.Unavailable as error:
@@ -342,7 +342,8 @@ def as_etl_error(error: Exception, stage: StageDefinition) -> EtlError:
 def delay_after(attempt: int, error: EtlError, *, refused_for: float = 0) -> float:
     """Return the seconds until the next attempt: the peer's Retry-After, or exponential backoff with jitter.
 
-    The delay is at least a quarter of the time for which the storage has refused the output.
+    Without Retry-After, it is at least a quarter of the time for which the storage has refused the output. It is never
+    more than ETL_RETRY_BACKOFF_MAX_SECONDS.
     """
     env = settings.SLUICE
     longest: float = env.etl_retry_backoff_max_seconds

@@ -15,7 +15,7 @@ from django.conf import settings
 
 from config.platform import storage
 from etl import runstate
-from etl.core.errors import EngineMissing, EtlError, OutOfTime, WorkspaceFull
+from etl.core.errors import EngineMissing, EtlError, OutOfTime, WorkerMisconfigured
 from etl.core.formats import PRINTED, DocumentFormat
 from etl.core.stage_context import StageContext, ignore
 from etl.models import Task
@@ -33,8 +33,6 @@ PAGES_AT_ONCE = 8
 DRAW_SECONDS = 60
 # Minimum time between two messages of one user, so that viewing pages takes at most half of a worker's time.
 USER_SECONDS = 2.0
-# Errors that are not about the document: of the installation, and temporary ones.
-TEMPORARY = (EngineMissing, WorkspaceFull)
 
 
 def stored_width(wanted: int) -> int:
@@ -56,7 +54,7 @@ def request(state: RunState, page: int, width: int, *, user_id: int) -> None:
     try:
         runstate.once(
             f"images-{user_id}",
-            every=2 * USER_SECONDS,
+            every=2 * USER_SECONDS,  # `once` blocks for half of it
             run=lambda: dispatch.draw(task_id=state.task_id, page=page, width=width),
         )
     except runstate.Unavailable as reason:
@@ -88,7 +86,7 @@ def draw_group(task: Task, page: int, width: int) -> None:
                 store(task, number, width, image or b"")
     except (EtlError, OutOfTime) as error:
         log.warning("pages_not_drawn", etl_task_id=task.pk, page=page, error=type(error).__name__)
-        if not isinstance(error, TEMPORARY):
+        if not isinstance(error, WorkerMisconfigured):  # the document is not the cause
             store(task, page, width, b"")
 
 
@@ -167,7 +165,7 @@ def draw_for_models(task_id: int, *, page: int, pixels: int) -> None:
             draw_models_group(task, page, page + PAGES_AT_ONCE - 1, pixels, StageContext(seconds=DRAW_SECONDS))
         except (EtlError, OutOfTime) as error:
             log.warning("pages_not_drawn", etl_task_id=task_id, page=page, error=type(error).__name__)
-            if not isinstance(error, TEMPORARY):
+            if not isinstance(error, WorkerMisconfigured):  # the document is not the cause
                 artifacts.put_once(key, b"", content_type=JPEG, check=ignore)
     except storage.StorageError as error:
         log.warning("image_not_stored", etl_task_id=task_id, error=str(error))

@@ -7,6 +7,7 @@ documents, no database connection waits for a slow client or storage, and errors
 
 import io
 import os
+import re
 import tempfile
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
@@ -32,12 +33,13 @@ FORMATS = {
     "csv": "text/csv; charset=utf-8",
     "parquet": "application/vnd.apache.parquet",
 }
+INDEX = re.compile(r"0|[1-9][0-9]{0,9}")  # of an item in a JSON Pointer
 READ_ROWS = 10  # results in memory: each may be megabytes
 GROUP_ROWS, GROUP_BYTES = 10_000, 8 * 1024**2  # of a Parquet row group, which is in memory
 MAX_COLUMNS = 1_000
 MAX_DIGITS = 38  # of a decimal128, the widest decimal type that most readers support
-MAX_INTEGER = 2**63
-PREFIX = "data."  # of the column of a data field that has the name of a column of the document
+
+PREFIX = "data."  # added to the column of a data field whose name is also that of a document column
 WHOLE, DECIMAL, BOOLEAN, TEXT, JSON = "whole", "decimal", "boolean", "text", "json"
 # Columns of the document, and their types in Postgres.
 OWN_COLUMNS = {
@@ -71,7 +73,8 @@ class ResultLayout(FileLayout):
 def build(tasks: TaskQuerySet, layout: ResultLayout, *, checkpoint: Callable[[], None] = lambda: None) -> BuiltFile:
     """Return the file of these documents, from one database snapshot, in the order of the query.
 
-    `checkpoint` is called for every row and must not write to the database. Raises TooManyColumns and DiskFull.
+    `checkpoint` is called for each document, and again for each row of CSV or Parquet. It must not write to the
+    database. Raises TooManyColumns and DiskFull.
     """
     with temporary() as lines:
         table = ResultTable(lines, layout, checkpoint)
@@ -136,9 +139,9 @@ def kind_of(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return BOOLEAN
-    if isinstance(value, int) and -MAX_INTEGER <= value < MAX_INTEGER:
+    if isinstance(value, int):  # `exact_json` parses integers that may not fit into 64 bits as Decimals
         return WHOLE
-    if isinstance(value, int | Decimal):
+    if isinstance(value, Decimal):
         return DECIMAL
     return TEXT if isinstance(value, str) else JSON
 
@@ -219,7 +222,7 @@ def streamed(tasks: TaskQuerySet) -> Iterator[Task]:
     """Yield rows from a server-side cursor, which a transaction keeps open.
 
     With DISABLE_SERVER_SIDE_CURSORS, as behind a transaction pooler, `QuerySet.iterator` would read all rows at once.
-    Within a transaction, a cursor is safe, because the pooler does not change the session.
+    Within a transaction, a cursor is safe, because the pooler keeps the same server connection.
     """
     yield from ModelIterable(tasks, chunked_fetch=True, chunk_size=READ_ROWS)
 
@@ -229,7 +232,7 @@ def found_at(data: Any, tokens: tuple[str, ...]) -> Any:
     for token in tokens:
         if isinstance(data, dict):
             data = data.get(token)
-        elif isinstance(data, list) and token.isascii() and token.isdecimal() and int(token) < len(data):
+        elif isinstance(data, list) and INDEX.fullmatch(token) and int(token) < len(data):
             data = data[int(token)]
         else:
             return None

@@ -34,7 +34,7 @@ class RuleListPage(RulesPage):
         rows = [row(rule, self.user, used=used[rule.pk]) for rule in listing.rows]
         return super().get_context_data(
             rows=rows, listing=listing, whose=whose, filters=FILTERS, default=default.pk if default else None,
-            counted=min(used.total(), MAX_COUNTED), is_part=used.total() >= MAX_COUNTED, **context,
+            counted=used.total(), is_part=used.total() == MAX_COUNTED, **context,
         )  # fmt: skip
 
 

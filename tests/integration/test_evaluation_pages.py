@@ -53,6 +53,14 @@ def test_an_empty_page_explains_the_first_step(me: Client, rule: Rule) -> None:
     assert "aria-invalid" not in page
 
 
+@pytest.mark.parametrize("version", ["abc", "0", "2", str(10**30)])
+def test_an_unknown_version_is_not_evaluated(alice: User, me: Client, rule: Rule, version: str) -> None:
+    """The current version must not be evaluated instead, which costs tokens."""
+    read_document(alice, rule=rule)
+    me.post(url(rule, "evaluations/start"), {"version": version})
+    assert not Evaluation.objects.exists()
+
+
 def test_a_sample_is_added_and_evaluated(alice: User, me: Client, rule: Rule) -> None:
     """B38."""
     task = read_document(alice, rule=rule)

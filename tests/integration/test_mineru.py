@@ -23,7 +23,7 @@ from etl.core import errors
 from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import Document, OCRResult
-from etl.providers.mineru import MinerUProvider, client, jobs
+from etl.providers.mineru import MinerUProvider, archive, client, jobs
 from tests.conftest import change_settings
 from tests.integration.mineru_servers import (
     CloudServer,
@@ -676,6 +676,30 @@ def test_refuses_archives_with_an_endless_directory(start: Any, document: Docume
     end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, len(entries) * 200_000, 4, 0)
     server.result = b"PK\x03\x04" + entries * 200_000 + end
     assert type(failure(document)) is client.UnsafeResult
+
+
+def test_refuses_archives_whose_zip64_record_is_elsewhere(tmp_path: Path) -> None:
+    """Newer versions of zipfile would read the huge directory that this record declares."""
+    record = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 10**6, 10**6, 10**9, 0)
+    locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, 0, 1)
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, 46, 0, 0)
+    path = tmp_path / "decoy.zip"
+    path.write_bytes(record + bytes(100) + locator + end)
+    with path.open("rb") as file, pytest.raises(archive.DamagedArchive):
+        archive.check_directory(file)
+    path.write_bytes(bytes(100) + record + struct.pack("<4sLQL", b"PK\x06\x07", 0, 100, 1) + end)
+    with path.open("rb") as file, pytest.raises(archive.UnsafeArchive):
+        archive.check_directory(file)
+
+
+def test_refuses_documents_with_too_many_parts(start: Any, tmp_path: Path) -> None:
+    start("v4")
+    content = BytesIO()
+    with zipfile.ZipFile(content, "w") as parts:
+        for number in range(10_001):
+            parts.writestr(f"{number}.xml", b"")
+    error = failure(document_of(tmp_path, DocumentFormat.DOCX, content.getvalue()))
+    assert (error.code, error.detail) == ("file_too_large", "The file has at least 10,001 parts; the limit is 10,000.")
 
 
 def test_limits_the_size_of_downloads(

@@ -5,9 +5,11 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.db import connection
 from PIL import Image
@@ -18,7 +20,7 @@ from etl.maintenance import cleanup
 from etl.models import Task
 from etl.pipeline import artifacts, engines, page_images
 from tests.broker import queued, valkey
-from tests.conftest import client_of
+from tests.conftest import change_settings, client_of
 from tests.integration.etl_factories import make_task
 from tests.integration.stage_runs import ConfigureStages, run
 from tests.integration.test_etl_api import path
@@ -207,6 +209,24 @@ def test_a_page_that_cannot_be_drawn_is_not_drawn_again(api: APIClient, alice: U
     page_images.draw(task.pk, page=1, width=1240)
     response = image(api, task, 1)
     assert (response.status_code, response.json()["code"]) == (409, "image_unavailable")
+
+
+def test_a_worker_without_the_required_sandbox_does_not_give_a_page_up(
+    api: APIClient, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The document is not the cause, so another worker may draw the page."""
+    task = submit(alice, pages(1))
+    run(task)
+    (tmp_path / "pyseccomp.py").write_text("raise RuntimeError('Unable to find libseccomp')")
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        engines.local().close()
+        change_settings(settings, etl_require_sandbox=True)
+        page_images.draw(task.pk, page=1, width=1240)
+    engines.local().close()
+    assert storage.head(page_images.key_of(task, 1, 1240)) is None
+    page_images.draw(task.pk, page=1, width=1240)
+    assert image(api, task, 1).status_code == 302
 
 
 def test_old_images_are_deleted_and_drawn_again(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:

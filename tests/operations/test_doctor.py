@@ -192,7 +192,7 @@ def test_missing_migrations_are_reported(fresh: Any) -> None:
     assert newest
     level, text = examine(database.SUBJECT, "migrations")
     assert level == "failure"
-    assert f"1 migrations are not applied, the first is {newest[0]}.{newest[1]}" in text
+    assert f"Unapplied migrations: 1. The first is {newest[0]}.{newest[1]}" in text
 
     connection.execute("INSERT INTO django_migrations (app, name, applied) VALUES (%s, %s, now())", newest)
     connection.execute("INSERT INTO django_migrations (app, name, applied) VALUES ('exports', '9999_later', now())")
@@ -231,25 +231,29 @@ def test_unsuitable_database_settings_are_reported(
 
 def test_tables_owned_by_another_role_are_reported(fresh: Any) -> None:
     connection = fresh()
-    connection.execute("CREATE TABLE exports_jobs (); CREATE TABLE others_jobs (); CREATE TABLE etl_task ()")
+    for name in ("exports_jobs", "platform_identity", "platform_audit", "others_jobs", "etl_task"):
+        connection.execute(f"CREATE TABLE {name} ()")
     assert passes(database.SUBJECT, "rights")
     with psycopg.connect(servers.started[0].postgres.url(SUPERUSER, "fresh"), autocommit=True) as admin:
-        admin.execute("ALTER TABLE exports_jobs OWNER TO postgres; ALTER TABLE others_jobs OWNER TO postgres")
-        admin.execute("GRANT SELECT ON exports_jobs TO sluice")
+        for name in ("exports_jobs", "platform_identity", "others_jobs"):
+            admin.execute(f"ALTER TABLE {name} OWNER TO postgres")
+        admin.execute("GRANT SELECT ON exports_jobs TO sluice; ALTER TABLE platform_audit OWNER TO postgres")
+        admin.execute("GRANT SELECT, INSERT ON platform_audit TO sluice")  # docs/access.md
     level, text = examine(database.SUBJECT, "rights")
     assert level == "failure"
-    assert "1 of Sluice's tables, such as exports_jobs" in text
+    assert "lacks privileges on 2 of Sluice's tables, such as exports_jobs" in text
 
 
-def test_an_invalid_index_is_reported(fresh: Any) -> None:
+@pytest.mark.parametrize("table", ["exports_chunk", "platform_audit"])
+def test_an_invalid_index_is_reported(fresh: Any, table: str) -> None:
     connection = fresh()
-    connection.execute("CREATE TABLE exports_chunk (n int); INSERT INTO exports_chunk VALUES (1), (1)")
+    connection.execute(f"CREATE TABLE {table} (n int); INSERT INTO {table} VALUES (1), (1)")
     assert passes(database.SUBJECT, "indexes")
     with pytest.raises(psycopg.errors.UniqueViolation):
-        connection.execute("CREATE UNIQUE INDEX CONCURRENTLY of_chunk ON exports_chunk (n)")
+        connection.execute(f"CREATE UNIQUE INDEX CONCURRENTLY unique_n ON {table} (n)")
     level, text = examine(database.SUBJECT, "indexes")
     assert level == "failure"
-    assert "REINDEX INDEX CONCURRENTLY of_chunk" in text
+    assert "REINDEX INDEX CONCURRENTLY unique_n" in text
 
 
 # ---- The source -----------------------------------------------------------------------------------------------------

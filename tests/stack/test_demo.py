@@ -197,5 +197,5 @@ def test_it_reports_a_parquet_file_with_another_value(function: SourceFunction, 
 
 def test_it_reports_a_file_that_is_not_parquet(function: SourceFunction, tmp_path: Path) -> None:
     (tmp_path / "all.parquet").write_bytes(b"PAR1")
-    with pytest.raises(CheckFailed, match="DuckDB cannot read all"):
+    with pytest.raises(CheckFailed, match="DuckDB cannot compare all"):
         comparison.compare_parquet(tmp_path / "all.parquet", CHUNKS, function=function)

@@ -94,6 +94,12 @@ def test_it_names_the_timeout_that_is_too_short(
     assert words in f"{messages[0].msg} {messages[0].hint}"
 
 
+def test_all_settings_of_stages_that_are_too_short_are_reported_together(settings: LazySettings) -> None:
+    changes = {"etl_llm_timeout_seconds": settings.SLUICE.etl_task_timeout, "etl_state_ttl_seconds": 1200}
+    settings.SLUICE = settings.SLUICE.model_copy(update=changes)
+    assert [message.id for message in CHECKS["stages"]()] == ["ops.W104", "ops.W105"]
+
+
 def test_the_grace_period_equals_that_of_the_manifests() -> None:
     compose = yaml.safe_load((PROJECT / "docker" / "compose.yaml").read_text())
     assert compose["x-worker"]["stop_grace_period"] == f"{timeouts.GRACE_SECONDS}s"

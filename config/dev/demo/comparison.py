@@ -84,7 +84,7 @@ def bucket(variables: Mapping[str, str], *, base_path: str) -> Bucket:
 def compare(archive: Path, expected: list[Chunk], *, function: SourceFunction, bucket: Bucket, show: Show) -> Totals:
     """Compare each file in the zip, its object in the bucket and its entry in the manifest with the source.
 
-    Raises CheckFailed with the first differences. Rows are counted by a CSV reader, as a consumer would.
+    Raises CheckFailed with the first differences. Rows are counted by a CSV reader, as a consumer would count them.
     """
     totals, failures = Totals(0, 0, 0), list[str]()
     with open_archive(archive) as zipped, connected(function.url) as source, ThreadPoolExecutor(READERS) as threads:
@@ -148,7 +148,7 @@ def compare_parquet(file: Path, expected: list[Chunk], *, function: SourceFuncti
         try:
             rows, differing = compare_with_duckdb(reader, file, copied)
         except duckdb.Error as error:
-            raise CheckFailed(f"DuckDB cannot read {file.name}: {error}") from None
+            raise CheckFailed(f"DuckDB cannot compare {file.name} with COPY: {error}") from None
     require(not differing, f"{differing:,} rows of {file.name} and of COPY differ")
     return rows
 

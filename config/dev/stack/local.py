@@ -131,7 +131,7 @@ def empty(folder: Path) -> None:
 
 
 def prepare(started: Servers, variables: Mapping[str, str]) -> str:
-    """Migrate, load the flights and create the admin. Return an API token of the admin."""
+    """Migrate, load and register the flights, and create the admin. Return an API token of the admin."""
     password, token = started.root / "admin.password", started.root / "admin.token"
     write_private(password, started.kept.secret(ADMIN))
     write_private(token, token.read_text() if token.exists() else "")

@@ -77,12 +77,12 @@ def check_stages() -> Iterator[CheckMessage]:
         )
     elif env.etl_llm_timeout_seconds >= stage:
         yield CheckWarning(
-            f"ETL_LLM_TIMEOUT_SECONDS, {env.etl_llm_timeout_seconds:g}, is as long as a stage, {stage} s: "
+            f"ETL_LLM_TIMEOUT_SECONDS, {env.etl_llm_timeout_seconds:g} s, is not shorter than a stage, {stage} s: "
             "one slow response of the model ends the stage without a retry.",
             hint="Set ETL_LLM_TIMEOUT_SECONDS to a third of ETL_TASK_TIMEOUT, or raise the latter.",
             id="ops.W104",
         )
-    elif env.etl_state_ttl_seconds < settings.ETL_TIME_LIMIT * 2:
+    if env.etl_state_ttl_seconds < settings.ETL_TIME_LIMIT * 2:
         yield CheckWarning(
             f"ETL_STATE_TTL_SECONDS, {env.etl_state_ttl_seconds}, is shorter than two runs of a stage: "
             "run-states can expire while a stage runs.",
@@ -105,7 +105,8 @@ def check_redelivery() -> Iterator[CheckMessage]:
             f"The longest task may take {longest:g} s. By default RabbitMQ closes the channel of a worker "
             f"that has not acknowledged a message after {redelivery:g} s.",
             hint="Lower ETL_TASK_TIMEOUT, "
-            f"or set consumer_timeout in rabbitmq.conf to more than {longest * 1000:.0f} (milliseconds).",
+            f"or set consumer_timeout in rabbitmq.conf to more than {longest * 1000:.0f} (milliseconds) and silence "
+            "this check, which cannot read that setting.",
             id="ops.E103",
         )
     else:
@@ -123,7 +124,8 @@ def check_shutdown() -> Iterator[CheckMessage]:
         yield Error(
             f"CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT is {shutdown} s, and workers are killed {GRACE_SECONDS} s "
             "after SIGTERM: they have no time to release their work.",
-            hint="Raise stop_grace_period (Compose) and terminationGracePeriodSeconds (Kubernetes) above it.",
+            hint="Lower it, or raise stop_grace_period (Compose), terminationGracePeriodSeconds (Kubernetes), and "
+            "GRACE_SECONDS in config/ops/checks/timeouts.py.",
             id="ops.E105",
         )
 

@@ -89,7 +89,7 @@ def check_migrations(connection: Connection) -> Finding:
     newer = sorted(f"{app}.{name}" for app, name in applied - known if app in ours)
     if missing:
         return failure(
-            f"{len(missing)} migrations are not applied, the first is {missing[0]}.",
+            f"Unapplied migrations: {len(missing)}. The first is {missing[0]}.",
             "Run python manage.py migrate before you start web and workers of this release.",
         )
     if newer:
@@ -101,9 +101,10 @@ def check_migrations(connection: Connection) -> Finding:
     return ok("All migrations are applied.")
 
 
+# Without platform_audit, for which a role may lack UPDATE and DELETE: docs/access.md.
 RIGHTS = """
 SELECT tablename FROM pg_tables
-WHERE schemaname = 'public' AND tablename ~ '^(exports|etl|rules)_' AND NOT (
+WHERE schemaname = 'public' AND tablename ~ '^(exports|etl|platform)_' AND tablename <> 'platform_audit' AND NOT (
     SELECT bool_and(has_table_privilege(format('%%I.%%I', schemaname, tablename), right_to))
     FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) right_to)
 ORDER BY tablename
@@ -114,7 +115,7 @@ def check_rights(connection: Connection) -> Finding:
     lacking = [name for (name,) in connection.execute(RIGHTS, [])]
     if lacking:
         return failure(
-            f"The role cannot read and write {len(lacking)} of Sluice's tables, such as {lacking[0]}.",
+            f"The role lacks privileges on {len(lacking)} of Sluice's tables, such as {lacking[0]}.",
             "Run migrate as the role of DATABASE_URL, or GRANT SELECT, INSERT, UPDATE, DELETE on them to it.",
         )
     return ok("The role can read and write Sluice's tables.")
@@ -122,7 +123,7 @@ def check_rights(connection: Connection) -> Finding:
 
 INVALID_INDEXES = """
 SELECT indexrelid::regclass::text FROM pg_index
-WHERE NOT indisvalid AND indrelid::regclass::text ~ '^"?(exports|etl|rules)_' ORDER BY 1
+WHERE NOT indisvalid AND indrelid::regclass::text ~ '^"?(exports|etl|platform)_' ORDER BY 1
 """
 
 
@@ -182,7 +183,7 @@ AGES = "SELECT name, extract(epoch FROM clock_timestamp() - ran_at)::float FROM 
 
 
 def check_ticks(connection: Connection) -> Iterator[Finding]:
-    """Check that each periodic task ran within the last four periods."""
+    """Check that `reap` has run, and that each recorded periodic task ran within the last four periods."""
     ages: dict[str, float] = dict(connection.execute(AGES).fetchall())
     if "reap" not in ages:
         yield failure(
@@ -194,8 +195,8 @@ def check_ticks(connection: Connection) -> Iterator[Finding]:
     for name, age in ages.items():
         if age < 0:
             yield failure(
-                f"`{name}` last ran {duration(-age)} in the future: the database server's clock was ahead.",
-                "It runs at its next turn. If this finding stays, synchronize that server's clock.",
+                f"The last run of `{name}` is recorded {duration(-age)} in the future: the database's clock was ahead.",
+                "It runs again after its interval. If this finding stays, synchronize the database server's clock.",
             )
     late = {name: age for name, age in ages.items() if name in periods and age > max(60, 4 * periods[name])}
     for name, age in late.items():
@@ -226,8 +227,9 @@ def check_watermark(connection: Connection) -> Finding:
     _, number, reached_at = connection.execute(WATERMARK).fetchall()[0]  # after the copy, which may have been replaced
     if copy.number > number:
         return failure(
-            f"It is older than the bucket: it was last written at {reached_at:%Y-%m-%d %H:%M:%S}, and before that at "
-            f"{copy.reached_at:%Y-%m-%d %H:%M:%S}. It was restored to an earlier point, or a failover lost commits.",
+            f"It is older than the bucket: its watermark is from {reached_at:%Y-%m-%d %H:%M:%S}, and that of the "
+            f"bucket from {copy.reached_at:%Y-%m-%d %H:%M:%S}. It was restored to an earlier point, or a failover lost "
+            "commits.",
             "Stop Sluice, run python manage.py reconcile, and start again: docs/runbook.md#restoring-a-backup.",
         )
     return ok("It is as new as the bucket.")

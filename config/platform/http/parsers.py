@@ -64,15 +64,10 @@ def load(body: bytes, *, is_exact: bool = False) -> Any:
     if sum(map(body.count, (b"[", b"{", b","))) > MAX_VALUES:
         detail = f"The body has more than {MAX_VALUES:,} values."
         raise BadInput(InputError(pointer="", code="too_many_values", detail=detail))
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        detail = f"The body is not JSON: line {error.lineno}, column {error.colno}."
-        raise BadInput(InputError(pointer="", code="malformed", detail=detail)) from None
+    document = parse(body)
     for name, member in members_of(document):
-        if exact_json.nested_deeper(member, MAX_DEPTH):
-            detail = f"More than {MAX_DEPTH} levels."
-            raise BadInput(InputError(pointer=join("", name)[:MAX_POINTER], code="too_deep", detail=detail))
+        if exact_json.nested_deeper(member, MAX_DEPTH - 1):  # the document itself is the first level
+            raise BadInput(too_deep(join("", name)[:MAX_POINTER]))
     if ESCAPED_NUL in body and (places := list(islice(pointers_to_nul(document), MAX_ERRORS))):
         raise BadInput(*(InputError(pointer=place, code="nul", detail="NUL is not allowed.") for place in places))
     if not is_exact:
@@ -82,6 +77,20 @@ def load(body: bytes, *, is_exact: bool = False) -> Any:
     except ValueError:
         detail = "The exponent of a number is out of range."
         raise BadInput(InputError(pointer="", code="malformed", detail=detail)) from None
+
+
+def parse(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        if "ecursion limit" in error.msg:  # at 1,024 levels
+            raise BadInput(too_deep("")) from None
+        detail = f"The body is not JSON: line {error.lineno}, column {error.colno}."
+        raise BadInput(InputError(pointer="", code="malformed", detail=detail)) from None
+
+
+def too_deep(pointer: str) -> InputError:
+    return InputError(pointer=pointer, code="too_deep", detail=f"More than {MAX_DEPTH} levels.")
 
 
 def members_of(value: Any) -> Iterable[tuple[Any, Any]]:

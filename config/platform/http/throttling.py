@@ -82,7 +82,7 @@ class Throttle(BaseThrottle):
 class UserThrottle(Throttle):
     """A limit per user. Anonymous requests are not counted.
 
-    Requests with other methods than `write_methods` have a higher limit, because clients poll.
+    Requests with methods other than `write_methods` have a higher limit, because clients poll.
     """
 
     writes: str
@@ -132,8 +132,7 @@ class Limiter(CircuitBreaker):
             # redis-py would retry for seconds. Connections closed by the server are detected before use.
             retry=Retry(NoBackoff(), 0),
         )
-        # The Redis client does not own this pool. Otherwise, its connections would stay open after the client is
-        # closed.
+        # The Redis client does not own this pool. Without this, connections would outlive the limiter.
         finalize(self, pool.disconnect).atexit = False
         self.windows = MovingWindowRateLimiter(RedisStorage("redis://", connection_pool=pool, key_prefix=PREFIX))
 

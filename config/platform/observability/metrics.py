@@ -13,7 +13,7 @@ CAUGHT = counter(
         *("message", "page", "recovery", "schedule", "stage", "stream_access", "webhook"),
     ],
 )
-DISK_FULL_TOTAL = Counter("sluice_disk_full_total", "Requests that were refused because TMPDIR is full.")
+DISK_FULL_TOTAL = Counter("sluice_disk_full_total", "Requests and exports that failed because TMPDIR is full.")
 AUDIT_ENTRIES_LOST = Counter(
     "sluice_audit_entries_lost_total", "Changes that could not be entered in the audit log, and are in the log instead."
 )

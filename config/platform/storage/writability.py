@@ -11,10 +11,10 @@ from uuid import uuid4
 from config.platform.storage.clients import bucket, connect, main_profile
 from config.platform.storage.errors import StorageError, attempt
 
-# The sweep deletes leftover objects with this prefix, and does not report them as overdue receipts.
+# The sweep deletes leftover objects with this prefix, and does not count them as TTL violations.
 PREFIX = "_receipts/probe/"
 
-# Set at the start of the process, and after a failed write.
+# Set at the start of the process, and by `suspect` after an error that indicates an outage, also of a read.
 suspected = threading.Event()
 suspected.set()
 
@@ -25,12 +25,12 @@ def suspect() -> None:
 
 
 def is_suspected() -> bool:
-    """Return whether no write of this process has succeeded since the last failed one."""
+    """Return whether an outage is suspected: from the start of the process or `suspect` until a probe succeeds."""
     return suspected.is_set()
 
 
 def require_writable() -> None:
-    """Write and delete a small object, unless the last write of this process succeeded. Raises StorageError."""
+    """Write and delete a small object if an outage is suspected. Raises StorageError."""
     if not suspected.is_set():
         return
     client = connect(main_profile()._replace(connect_seconds=1, read_seconds=5))

@@ -38,7 +38,7 @@ NAME_RATE_FACTOR = 30  # the rate limit per username, as a multiple of the limit
 PENDING = "sign_in_pending"  # a correct password that waits for the second factor
 CONFIRMED = "password_confirmed_at"  # Unix time
 NEXT = "sign_in_next"
-STATES = "_state_oidc_"  # prefix of the keys of Authlib, one for each sign-in that was started
+STATES = "_state_oidc_"  # prefix of the keys of Authlib, one for each started sign-in; it has no public name
 PENDING_SECONDS, PENDING_ATTEMPTS = 300, 5
 MAX_NEXT = 2_000  # characters
 # Paths that users without a required second factor can open.
@@ -123,7 +123,10 @@ class SignIn(LoginView):
 
 
 def pending_user(request: HttpRequest) -> User | None:
-    """Return the user whose password was correct in this session, or None if that was too long ago."""
+    """Return the user whose password was correct in this session.
+
+    Return None after PENDING_SECONDS or PENDING_ATTEMPTS, or if the account or its password has changed since.
+    """
     pending = request.session.get(PENDING)
     if not pending or pending["until"] < time.time() or pending["attempts"] >= PENDING_ATTEMPTS:
         request.session.pop(PENDING, None)

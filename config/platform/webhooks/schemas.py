@@ -1,4 +1,4 @@
-"""Types of webhook bodies. `representation` builds them, and the OpenAPI document is generated from them."""
+"""Types of the webhook API's responses, which `representation` builds, and of the body of a test delivery."""
 
 from datetime import datetime
 from typing import Annotated, TypedDict
@@ -44,7 +44,9 @@ class WebhookDelivery(TypedDict):
     status: Annotated[str, choices(Delivery.Status)]
     attempts: Annotated[int, "Attempts since the delivery was created or last redelivered."]
     createdAt: datetime
-    nextAttemptAt: Annotated[datetime | None, "Set while the delivery is waiting and the webhook is enabled."]
+    nextAttemptAt: Annotated[
+        datetime | None, "Set while the delivery is waiting and either the webhook is enabled or this is a test."
+    ]
     finishedAt: datetime | None
     log: Annotated[list[WebhookAttempt], "The latest 20 attempts, oldest first."]
 

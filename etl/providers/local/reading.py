@@ -106,7 +106,7 @@ class DocumentReader:
         return page
 
     def message(self, number: int, page: PageText | Message) -> Message:
-        """Return the message about a page. Call it after the next pages were read."""
+        """Return the message about a page. Call it after the next LOOKAHEAD pages have been read."""
         if isinstance(page, dict):
             return page
         blocks = list(page.blocks())

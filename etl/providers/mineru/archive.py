@@ -28,7 +28,7 @@ ENCRYPTED = 0x1
 END = struct.Struct("<4s4H2LH")
 END_64 = struct.Struct("<4sQ2H2L4Q")
 LOCATOR_64 = struct.Struct("<4sLQL")
-END_SIGNATURE, END_64_SIGNATURE = b"PK\x05\x06", b"PK\x06\x06"
+END_SIGNATURE, LOCATOR_64_SIGNATURE = b"PK\x05\x06", b"PK\x06\x07"
 MAX_COMMENT_BYTES = 2**16
 # Python creates an object of half a kilobyte for each entry of 46 bytes and a name.
 MAX_DIRECTORY_BYTES = 4 * 1024**2
@@ -42,6 +42,12 @@ class UnsafeArchive(Exception):
     """The archive is malicious or exceeds a limit."""
 
 
+class TooManyMembers(UnsafeArchive):
+    def __init__(self, found: int) -> None:
+        super().__init__()
+        self.found = found
+
+
 class Archive:
     """An open archive, checked as far as possible without decompression."""
 
@@ -52,7 +58,7 @@ class Archive:
             self._zip = ZipFile(file)
         self._members = self._zip.infolist()
         if len(self._members) > max_members:
-            raise UnsafeArchive
+            raise TooManyMembers(len(self._members))
 
     def __enter__(self) -> Self:
         return self
@@ -129,8 +135,12 @@ def check_directory(file: BinaryIO) -> None:
     if at < 0 or len(tail) < at + END.size:
         raise DamagedArchive
     directory_bytes = END.unpack_from(tail, at)[5]
-    at_64 = at - LOCATOR_64.size - END_64.size
-    if at_64 >= 0 and tail.startswith(END_64_SIGNATURE, at_64):
+    at_locator = at - LOCATOR_64.size
+    at_64 = at_locator - END_64.size
+    if at_locator >= 0 and tail.startswith(LOCATOR_64_SIGNATURE, at_locator):
+        # Newer versions of zipfile read the record at the locator's offset, which could be anywhere in the file.
+        if at_64 < 0 or LOCATOR_64.unpack_from(tail, at_locator)[2] != size - len(tail) + at_64:
+            raise DamagedArchive
         directory_bytes = max(directory_bytes, END_64.unpack_from(tail, at_64)[8])
     if directory_bytes > MAX_DIRECTORY_BYTES:
         raise UnsafeArchive

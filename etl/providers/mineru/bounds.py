@@ -7,12 +7,12 @@ one.
 
 from django.conf import settings
 
-from etl.core.errors import FileCorrupt, FileEncrypted, FileTooLarge
+from etl.core.errors import FileCorrupt, FileEncrypted, FileTooLarge, TooManyParts
 from etl.core.formats import ARCHIVES, PRINTED
 from etl.core.stage_context import StageContext
 from etl.providers.base import Document
 from etl.providers.local import LocalProvider
-from etl.providers.mineru.archive import Archive, DamagedArchive, UnsafeArchive
+from etl.providers.mineru.archive import Archive, DamagedArchive, TooManyMembers, UnsafeArchive
 
 MAX_PARTS = 10_000
 # Maximum decompressed size of a document, as a multiple of ETL_MAX_FILE_BYTES.
@@ -39,5 +39,7 @@ def measure(document: Document, *, context: StageContext) -> None:
             archive.measure(limit=MAX_EXPANSION * settings.SLUICE.etl_max_file_bytes, context=context)
     except DamagedArchive:
         raise FileCorrupt from None
+    except TooManyMembers as error:
+        raise TooManyParts.of(error.found, MAX_PARTS) from None
     except UnsafeArchive:
         raise FileTooLarge from None

@@ -50,7 +50,10 @@ class Protocol(ABC):
     can_cancel: ClassVar[bool] = False
 
     def __init__(self, client: MinerUClient, *, tier: str = "") -> None:
-        """Create a protocol. `tier`: the requested quality, by the server's name or ours, or "" for the best one."""
+        """Create a protocol.
+
+        `tier`: a tier of MinerU 4.0, the server's own name of a backend or model, or "" for the protocol's default.
+        """
         self.client = client
         self.tier = tier
 

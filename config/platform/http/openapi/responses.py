@@ -12,6 +12,7 @@ from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiRespo
 
 from config.platform.http.problems import (
     CONTENT_TYPE,
+    MAX_ERRORS,
     RETRY_AFTER_SECONDS,
     AuthenticationFailed,
     BadInput,
@@ -66,9 +67,9 @@ PROBLEM = {
         },
         "errors": {
             "type": "array",
-            "maxItems": 100,
+            "maxItems": MAX_ERRORS,
             "items": {"$ref": "#/components/schemas/InputError"},
-            "description": "All input errors that were found in one pass.",
+            "description": f"The input errors that were found in one pass, at most {MAX_ERRORS}.",
         },
     },
 }
@@ -182,7 +183,7 @@ IDEMPOTENCY_REPLAYED = OpenApiParameter(
     "Idempotency-Replayed",
     str,
     "header",
-    response=[202],
+    response=[201, 202],
     enum=["true"],
     description="This is the response of an earlier request.",
 )
@@ -201,7 +202,7 @@ def retry_after(status: int, resource: str, *, required: bool = False) -> OpenAp
         "header",
         required=required,
         response=[status],
-        description=f"Seconds until the next poll of the {resource}. Absent once it has ended.",
+        description=f"Seconds until the next poll of the {resource}.{'' if required else ' Absent once it has ended.'}",
     )
 
 

@@ -33,8 +33,8 @@ class Sheet:
             *(markdown.table(to_rectangle(group)) for group in self.groups()),
             *self.texts,
         ]
-        is_hidden = bool(self.rows or any(self.texts)) and (self.is_hidden or bool(hidden))
-        warnings = {HIDDEN: is_hidden, IMAGE: self.has_picture}
+        has_hidden_content = bool(self.rows or any(self.texts)) and (self.is_hidden or bool(hidden))
+        warnings = {HIDDEN: has_hidden_content, IMAGE: self.has_picture}
         return OfficePage(
             text=markdown.join(blocks),
             warnings=frozenset(code for code, is_given in warnings.items() if is_given),
