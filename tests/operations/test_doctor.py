@@ -275,7 +275,7 @@ def test_a_superuser_source_role_is_reported(point: Callable[..., None]) -> None
         ("role", "CREATEROLE", "has privileges beyond reading"),
         ("read_only", "SET default_transaction_read_only = off", "default_transaction_read_only = on"),
         ("statement_timeout", "SET statement_timeout = 0", "SET statement_timeout = '10min'"),
-        ("room", "CONNECTION LIMIT 11", "CONNECTION LIMIT 12"),
+        ("connection_limit", "CONNECTION LIMIT 11", "CONNECTION LIMIT 12"),
     ],
 )
 def test_deviations_from_the_documented_source_role_are_reported(

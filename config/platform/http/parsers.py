@@ -83,7 +83,7 @@ def parse(body: bytes) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        if "ecursion limit" in error.msg:  # at 1,024 levels
+        if "depth limit" in error.msg:  # 1,024 levels
             raise BadInput(too_deep("")) from None
         detail = f"The body is not JSON: line {error.lineno}, column {error.colno}."
         raise BadInput(InputError(pointer="", code="malformed", detail=detail)) from None
