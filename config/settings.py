@@ -189,8 +189,10 @@ BODY_LIMITS = {
     # A file key and its quotes have less than 256 bytes.
     r"/api/v1/etl/batches(/uploaded)?": 64 * 1024 + 256 * env.etl_max_batch,
     r"/api/v1/etl/rules(/\d+)?": 256 * 1024,
-    r"/app/rules/(new|check|\d+)": 1024 * 1024,
-    r"/api/v1/etl/rules/\d+/test|/app/rules/try": DATA_UPLOAD_MAX_MEMORY_SIZE,  # a million characters of Markdown
+    r"/app/rules/(new|check|fields|\d+)": 1024 * 1024,
+    r"/api/v1/etl/rules/\d+/samples(/task)?|/app/rules/\d+/samples": 1024 * 1024,  # expected data
+    # A million characters of Markdown.
+    r"/api/v1/etl/rules/\d+/test|/app/rules/(try|suggest)": DATA_UPLOAD_MAX_MEMORY_SIZE,
     r"/api/v1/etl/tasks/\d+/result|/app/documents/\d+/edit": DATA_UPLOAD_MAX_MEMORY_SIZE,  # corrected data
     r"/admin/.*": 256 * 1024,
 }

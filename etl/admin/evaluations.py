@@ -3,7 +3,7 @@
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.admin import TabularInline
@@ -13,16 +13,22 @@ from config.platform.admin.lists import ReadOnly
 from config.platform.http.paging import whole_number
 from config.platform.ui.templatetags.pages import percent
 from etl.models import Evaluation, Sample, SampleRun
+from etl.models.task import RESULTS
 
 
 @admin.register(Sample)
 class SampleAdmin(ReadOnly):
     list_display = ("id", "rule", "task", date_or_age("created_at"))
-    list_select_related = ("rule", "task")
+    list_select_related = ()  # selected below, without the results
     search_fields = ("task__task_id",)
     search_help_text = "Document ID"
     ordering = ("-id",)
     fieldsets = ((None, {"fields": (("rule", "task"), exact_time("created_at"))}),)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Defer the content of documents, which is large and confidential."""
+        samples = super().get_queryset(request).select_related("rule", "task")
+        return samples.defer("expected", *(f"task__{name}" for name in RESULTS))  # type: ignore[no-any-return]
 
     def equal_to(self, term: str) -> Q:
         task_id = whole_number(term)
@@ -40,6 +46,10 @@ class Runs(TabularInline):
     max_num = 0
     can_delete = False
     per_page = 20
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        runs = super().get_queryset(request).select_related("sample")
+        return runs.defer("misses", "sample__expected")  # type: ignore[no-any-return]
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False

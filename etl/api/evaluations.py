@@ -24,7 +24,7 @@ from config.platform.http.paging import refusal, whole_number
 from config.platform.http.parsers import ExactJSONParser
 from config.platform.http.problems import BadInput, BodyTooLarge, StorageUnavailable
 from config.platform.http.request_context import request_id
-from config.platform.http.scopes import RULES
+from config.platform.http.scopes import RULES, require_scope
 from config.platform.http.serializers import EmptyBody, StrictSerializer, Text, WholeNumber
 from etl.api import evaluation_openapi as openapi
 from etl.api import evaluation_schemas as schemas
@@ -178,6 +178,7 @@ class SamplesView(TaskAPIView, generics.ListAPIView[Sample]):
     def post(self, request: Request, rule_id: int) -> Response:
         if not is_form(request):
             return add_task(request, rule_id)
+        require_scope(request, "documents:write")
         user, rules = user_of(request), own_rules(request, rule_id)
         fields = SampleOfFileSerializer.read(request.data)
         expected = samples.parse(fields["expected"])

@@ -14,7 +14,7 @@ from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 
-from config.platform.http import sse
+from config.platform.http import sse, staff
 from config.platform.http.audit import CHANGES
 from config.platform.http.auth import credential_of, user_of
 from config.platform.http.negotiation import IgnoreAccept
@@ -54,7 +54,9 @@ class TaskEventsView(TaskAPIView):
             return HttpResponse(status=204, headers={"Cache-Control": "no-store"})
         listener = None
         if start.listens_from is not None:
-            listener = TaskListener(task_id, credential, start.listens_from.newest)
+            may_open = staff.may_open(user_of(request), state.user_id)
+            kind = TaskListener if may_open else RedactedTaskListener
+            listener = kind(task_id, credential, start.listens_from.newest)
             listener.status = start.listens_from.state.status
         return sse.respond(start.opening, TaskEventHub, listener)
 
@@ -128,6 +130,15 @@ class TaskListener(sse.Listener[int]):
             return b""
         known, self.status = self.status, update.state.status
         return update.progress if known == self.status else update.status
+
+
+class RedactedTaskListener(TaskListener):
+    """A stream for staff who may not open the data of the document."""
+
+    __slots__ = ()
+
+    def encode(self, update: TaskUpdate) -> bytes:
+        return super().encode(TaskUpdate(lookup.without_data(update.state)))
 
 
 class TaskEventHub(sse.EventHub[int]):

@@ -9,8 +9,8 @@ from rest_framework.response import Response
 from config.platform.http import large_bodies
 from config.platform.http.auth import user_of
 from config.platform.http.openapi.responses import problems
-from config.platform.http.problems import BadInput, BodyTooLarge, InputError
-from config.platform.http.scopes import RULES
+from config.platform.http.problems import BadInput, BodyTooLarge, InputError, StorageUnavailable
+from config.platform.http.scopes import RULES, require_scope
 from etl.api import lookup, openapi
 from etl.api.serializers import TrialSerializer
 from etl.api.views import TaskAPIView
@@ -39,6 +39,7 @@ class RuleTrialView(TaskAPIView):
                 trial.TooManyTrials,
                 trial.TooManyTrialsOfUser,
                 quotas.QuotaExceeded,
+                StorageUnavailable,
             ),
         },
     )
@@ -46,6 +47,8 @@ class RuleTrialView(TaskAPIView):
         user = user_of(request)
         rule = catalog.as_content(access.visible(user, rule_id))
         fields = TrialSerializer.read(request.data)
+        if "task_id" in fields:
+            require_scope(request, "documents:read")
         document = None
         if "task_id" in fields and engines.reads_images(rule):
             document = self.document(fields["task_id"], user)

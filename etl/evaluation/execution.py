@@ -10,7 +10,8 @@ The cache of model responses is not used: an evaluation measures the current res
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import structlog
@@ -19,6 +20,7 @@ from django.db import connection
 from structlog.contextvars import bound_contextvars
 
 from config.platform import exact_json
+from config.platform.db import clock
 from config.platform.heartbeat import Heartbeat, LeaseLost
 from config.platform.http.problems import DATABASE_ERRORS
 from config.platform.observability import logs
@@ -70,15 +72,16 @@ class Ledger:
 
     run: SampleRun
     pk: int | None = None
+    created_at: datetime = field(default_factory=clock.now)  # identifies the row if the reply to its INSERT is lost
 
     def record(self, usage: Usage) -> None:
         if not usage.calls:
             return
         evaluation, spent = self.run.evaluation, usage.as_dict()
         if self.pk is None:
-            self.pk = ModelUsage.objects.create(user_id=evaluation.user_id, rule_id=evaluation.rule_id, **spent).pk
-        else:
-            ModelUsage.objects.filter(pk=self.pk).update(**spent)
+            facts = {"user_id": evaluation.user_id, "rule_id": evaluation.rule_id, "created_at": self.created_at}
+            self.pk = ModelUsage.objects.get_or_create(task_id=None, **facts, defaults=spent)[0].pk
+        ModelUsage.objects.filter(pk=self.pk).update(**spent)
 
 
 class SampleEvaluation:

@@ -49,6 +49,8 @@ def unknown_task() -> BadInput:
 
 def check(rule: Rule, expected: Any) -> None:
     """Check the expected data against the schema of the rule's current version. Raises BadInput with pointers."""
+    if expected is None:
+        raise BadInput(InputError(pointer=POINTER, code="null", detail="Must not be null."))
     size = len(exact_json.dumps(expected))
     if size > MAX_EXPECTED_BYTES:
         detail = f"Has {size:,} bytes as compact JSON; the limit is {MAX_EXPECTED_BYTES:,}."

@@ -1,6 +1,8 @@
 """Cleanup of unreferenced documents, old uploads and usage, and folders that killed workers left in ETL_CACHE_DIR."""
 
+from collections.abc import Iterator
 from datetime import timedelta
+from itertools import islice
 
 import structlog
 from django.db.models.functions import Now
@@ -47,10 +49,10 @@ def sweep() -> list[str]:
 
 def delete_orphans() -> int:
     """Delete unreferenced documents, whose submission failed after the object was stored."""
-    found = old_objects(artifacts.DOCUMENTS, GRACE)
+    found = old_objects(artifacts.DOCUMENTS, GRACE)  # may be millions: not in one list
     orphans: list[str] = []
-    for start in range(0, len(found), BATCH):
-        orphans += filter(is_own, unreferenced(found[start : start + BATCH]))
+    while keys := list(islice(found, BATCH)):
+        orphans += filter(is_own, unreferenced(keys))
     return delete(orphans, "documents_deleted")
 
 
@@ -71,12 +73,12 @@ def is_own(key: str) -> bool:
 
 def delete_uploads() -> int:
     """Delete old uploads."""
-    return delete(old_objects(artifacts.UPLOADS, UPLOADS_KEPT), "uploads_deleted")
+    return delete(list(old_objects(artifacts.UPLOADS, UPLOADS_KEPT)), "uploads_deleted")
 
 
 def delete_images() -> int:
     """Delete old images of pages."""
-    return delete(old_objects(artifacts.IMAGES, IMAGES_KEPT), "images_deleted")
+    return delete(list(old_objects(artifacts.IMAGES, IMAGES_KEPT)), "images_deleted")
 
 
 def forget_uploads() -> int:
@@ -125,10 +127,11 @@ def abort_uploads() -> int:
     return len(old)
 
 
-def old_objects(prefix: str, kept: timedelta) -> list[str]:
+def old_objects(prefix: str, kept: timedelta) -> Iterator[str]:
     before = storage.now() - kept
-    found = storage.list_objects(prefix)
-    return [item.key for item in found if item.last_modified < before and artifacts.OWN_KEY.fullmatch(item.key)]
+    for item in storage.list_objects(prefix):
+        if item.last_modified < before and artifacts.OWN_KEY.fullmatch(item.key):
+            yield item.key
 
 
 def delete(keys: list[str], action: str) -> int:

@@ -90,7 +90,8 @@ def review() -> None:
 
 def batches() -> Iterator[list[Task]]:
     last = 0
-    while batch := list(Task.objects.open().filter(pk__gt=last).order_by("pk")[:BATCH]):
+    tasks = Task.objects.open().defer("last_result", "corrected_result")  # of earlier runs; they may be large
+    while batch := list(tasks.filter(pk__gt=last).order_by("pk")[:BATCH]):
         yield batch
         last = batch[-1].pk
 

@@ -124,7 +124,10 @@ class BulkTaskAction(Action):
 
     def delete(self, task: Task) -> None:
         self.count(rates.EtlThrottle)
-        deletion.delete(task, user=self.user, message=ON_PAGE)
+        try:
+            deletion.delete(task, user=self.user, message=ON_PAGE)
+        except deletion.NotDeletable:
+            raise NothingChanged("It is being processed. Stop it on its page first.") from None
 
     def retry(self, task: Task) -> None:
         """Retry from the requested stage, else from the failed stage, else from the start."""

@@ -32,6 +32,7 @@ from etl.core.states import Status
 from etl.ingest import batches
 from etl.ingest.multipart import FilesInOne
 from etl.models import DocumentBatch, Task
+from etl.models.task import RESULTS
 from etl.pages import explanations
 from etl.pages.base import DocumentsPage
 from etl.pages.form import SubmitForm, limits, quota_left
@@ -81,6 +82,7 @@ class BatchListPage(DocumentsPage):
         return super().get_context_data(
             listing=listing,
             batches=listing.rows,
+            here=reverse("batches"),
             form=context.pop("form", None) or BatchForm(user=self.user),
             limits={
                 **limits(),
@@ -146,7 +148,8 @@ class BatchPage(DocumentsPage):
         status = chosen(Request(self.request), "status", among=TABS) or ""
         tasks: QuerySet[Task] = Task.objects.filter(batch_id=batch.pk)
         rows = tasks.filter(status=status) if status else tasks
-        listing = Listing(self.request, rows.select_related("rule").without_results().defer(*RULE), ordering=ORDER)  # type: ignore[attr-defined]
+        rows = rows.select_related("rule").prefetch_related("approved_by").defer(*RESULTS, *RULE)
+        listing = Listing(self.request, rows, ordering=ORDER)
         open_now = batch.total - batch.completed - batch.failed - batch.cancelled - batch.deleted
         return super().get_context_data(
             title=batch.title,
@@ -154,6 +157,7 @@ class BatchPage(DocumentsPage):
             rule=rule_of(batch),
             owner="" if batch.user_id == self.user.pk else batch.user.username,
             may_change=staff.may_change(self.user, batch),
+            may_open=staff.may_open(self.user, batch.user_id),
             open=open_now,
             percent=100 * (batch.total - open_now) // batch.total if batch.total else 100,
             parts=segments(
@@ -216,7 +220,11 @@ class BatchAction(Action):
 
 class CancelBatch(BatchAction):
     def act(self, *, batch_id: int) -> str:
-        number = batch_actions.cancel(self.batch(batch_id), is_forced="force" in self.request.POST)
+        try:
+            number = batch_actions.cancel(self.batch(batch_id), is_forced="force" in self.request.POST)
+        except batch_actions.NothingToCancel as problem:
+            detail = problem.detail.replace("With `force`, they", "With “Stop all”, they")
+            raise batch_actions.NothingToCancel(detail) from None
         return f"{counted(number, 'document')} cancelled."
 
 

@@ -105,7 +105,8 @@ class EditForm:
         self.errors: list[str] = []  # errors that belong to no field
         part = resolve(data, at)
         self.first = first if isinstance(part, list) and first < len(part) else 0
-        self.root = self.build_field(guide_at(Guide.of(schema), data, at), part, at, name=at.rpartition("/")[2])
+        guide, name = guide_at(Guide.of(schema), data, at), at.rpartition("/")[2]
+        self.root = self.build_field(guide, part, at, name=name, is_required=True)  # the part cannot be removed
         set_targets(self.root, at)
 
     @property

@@ -54,12 +54,12 @@ class EditPage(TaskPage):
 
     def post(self, request: HttpRequest, *, task_id: int) -> HttpResponse:
         """Save, add a row to a list, or show the errors."""
-        self.count()
         row = self.row()
         form = self.form(row, posted=True)
-        if "add" in request.POST:
-            return self.shown(row, form)
         try:
+            self.count()
+            if "add" in request.POST:
+                return self.shown(row, form)
             self.save(row, form)
         except review.Stale:
             return self.stale(form)
@@ -76,12 +76,16 @@ class EditPage(TaskPage):
             raise review.SchemaMismatch
         with staff.recorded(self.user, row, "On the web page: corrected the result."):
             saved = review.correct(row, lambda _: form.entered, user=self.user, if_match=tag)
-        message = "Correction saved."
-        if "approve" in self.request.POST:
+        if "approve" not in self.request.POST:
+            messages.success(self.request, "Correction saved.")
+            return
+        try:
             with staff.recorded(self.user, row, "On the web page: approved the result."):
                 review.approve(saved, user=self.user, if_match=review.tag(RunState.of_row(saved)))
-            message = "Correction saved and result approved."
-        messages.success(self.request, message)
+        except Problem as problem:
+            messages.warning(self.request, f"Correction saved, but not approved. {problem_text(problem)}")
+        else:
+            messages.success(self.request, "Correction saved and result approved.")
 
     def explain(self, problem: Problem, form: EditForm) -> None:
         if not isinstance(problem, review.SchemaMismatch):

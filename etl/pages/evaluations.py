@@ -55,6 +55,8 @@ class EvaluationsPage(OwnRulePage):
             rule=rule,
             listing=listing,
             rows=listing.rows,
+            here=reverse("rule-evaluations", args=[rule.pk]),
+            query=self.request.GET.urlencode(),
             is_running=any(row.status == EvaluationStatus.RUNNING for row in listing.rows),
             **({} if is_fragment else self.page_context(rule)),
             **context,

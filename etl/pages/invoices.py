@@ -85,8 +85,15 @@ def build(provenance: dict[str, Any], data: dict[str, Any]) -> InvoiceView:
             if data.get(name)
         ],
         totals=[(title, data["totals"][name]) for name, title in TOTALS.items() if name in data.get("totals", {})],
-        notes=data.get("notes", []),
+        notes=notes_of(data),
     )
+
+
+def notes_of(data: dict[str, Any]) -> list[Any]:
+    notes = data.get("notes") or []
+    if not isinstance(notes, list):
+        raise TypeError(type(notes).__name__)
+    return notes
 
 
 def pairs(names: dict[str, str], data: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -55,18 +55,24 @@ class NoSuchDocument(NotFound):
 class RuleTrialPage(Editor):
     """Endpoint that tests a rule. It returns the result for htmx, or else the whole editor with the result."""
 
+    audited = OPENS_DATA  # the response is the result, not a refused form
     fragment_name = "rules/_outcome.html"
     http_method_names = ("post",)
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        number = whole_number(request.POST.get("rule", ""))
-        rule = access.visible(self.user, number) if number else None
+        rule, deleted_rule = self.edited_rule()
         # A form without fields shows a read-only rule, which is tested as saved.
         form = forms.of_rule(rule) if rule and "name" not in request.POST else RuleForm(request.POST, rule=rule)
         markdown = request.POST.get("markdown", "")
         outcome = self.outcome(form, rule, markdown=normalize_newlines(markdown))
         context = self.rule_context(rule) if rule else {}
-        return self.show(form=form, rule=rule, markdown=markdown, **outcome, **context)
+        return self.show(form=form, rule=rule, deleted_rule=deleted_rule, markdown=markdown, **outcome, **context)
+
+    def edited_rule(self) -> tuple[Rule | None, Rule | None]:
+        """Return the rule, and the user's rule that was deleted in the meantime. Raises NoSuchRule."""
+        number = whole_number(self.request.POST.get("rule", ""))
+        deleted_rule = access.deleted(self.user, number) if number else None
+        return access.visible(self.user, number) if number and not deleted_rule else None, deleted_rule
 
     def outcome(self, form: RuleForm, rule: Rule | None, *, markdown: str) -> dict[str, Any]:
         """Return the result, or the reason why the test did not run."""
@@ -111,15 +117,21 @@ class SuggestionPage(RuleTrialPage):
     """Endpoint that suggests a schema for the text. It returns the suggestion for htmx, or else the whole editor."""
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        number = whole_number(request.POST.get("rule", ""))
-        rule = access.visible(self.user, number) if number else None
+        rule, deleted_rule = self.edited_rule()
         form = RuleForm(request.POST, rule=rule)
         markdown = request.POST.get("markdown", "")
         outcome = self.suggest(form, rule, markdown=normalize_newlines(markdown))
         form.read()
         context = self.rule_context(rule) if rule else {}
         return self.show(
-            form=form, rule=rule, markdown=markdown, is_edited=True, is_fragment=is_htmx(request), **outcome, **context
+            form=form,
+            rule=rule,
+            deleted_rule=deleted_rule,
+            markdown=markdown,
+            is_edited=True,
+            is_fragment=is_htmx(request),
+            **outcome,
+            **context,
         )
 
     def suggest(self, form: RuleForm, rule: Rule | None, *, markdown: str) -> dict[str, Any]:
@@ -168,7 +180,7 @@ class RuleDocumentsFragment(RulesPage):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         newest = Task.objects.filter(user=self.user, status__in=ENDED).order_by("-created_at", "-task_id")
-        states = lookup.states_of_rows(newest.without_results()[:MAX_DOCUMENTS])
+        states = lookup.states_of_rows(newest.prefetch_related("approved_by").without_results()[:MAX_DOCUMENTS])
         read = [state for state in states if state.markdown_key]
         return super().get_context_data(documents=read, **context)
 

@@ -40,6 +40,7 @@ INBOX = "etl/inbox/"  # other systems store documents there
 UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 RUN = rf"{TASKS}(?P<task>\d+)/(?P<part>ocr|result|journal)-(?P<run>\d+)/"
 RUN_FOLDER = re.compile(RUN)
+ANY_RUN = re.compile(r"/(?:ocr|result|journal)-(\d+)/")
 OWN_KEY = re.compile(
     rf"{DOCUMENTS}{UUID}\.[a-z0-9]+|{UPLOADS}\d+/{UUID}|{RUN}.+|{IMAGES}\d+/ocr-\d+/\d+-\d+\.(webp|jpg)"
 )
@@ -84,6 +85,14 @@ def is_superseded(key: str, task: Task) -> bool:
         return False
     current = {"ocr": task.ocr_run, "result": task.run, "journal": task.journal_run}[found["part"]]
     return task.first_run <= int(found["run"]) < current
+
+
+def is_of_runs(key: str, first: int | None, last: int | None) -> bool:
+    """Return whether an object derived from a document is of one of these runs. None: of any run."""
+    found = ANY_RUN.search(key)
+    if found is None or not OWN_KEY.fullmatch(key):
+        return False
+    return first is None or last is None or first <= int(found[1]) <= last
 
 
 def ocr_folder(owner: ArtifactOwner) -> str:

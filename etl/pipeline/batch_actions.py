@@ -69,8 +69,12 @@ def cancel(batch: DocumentBatch, *, is_forced: bool = False) -> int:
 
 def cancel_some(tasks: Sequence[Task], *, is_forced: bool) -> list[RunState]:
     """Cancel tasks in Redis. Return those that it has cancelled. Their ends are not recorded yet."""
+    transition_id = runstate.new_id()
     with translate_state_errors():
-        outcomes = runstate.cancel_many(tasks, is_forced=is_forced)
+        try:
+            outcomes = runstate.cancel_many(tasks, is_forced=is_forced, transition_id=transition_id)
+        except runstate.Unavailable:  # Redis may have cancelled them although its reply was late
+            outcomes = runstate.cancel_many(tasks, is_forced=is_forced, transition_id=transition_id)
     ended = [outcome.state for outcome in outcomes.values() if outcome.moved and outcome.state]
     for _ in ended:
         metrics.count_task_status(Status.CANCELLED)

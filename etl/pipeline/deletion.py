@@ -68,7 +68,8 @@ def cancel(task: Task, *, is_forced: bool) -> None:
 
 def delete_row(task: Task) -> Deletion:
     """Delete the row of an ended task, unless it was retried. Raises ChangedMeanwhile."""
-    deletion, _ = Deletion.objects.get_or_create(pk=task.pk, defaults={"document_key": task.document_key})
+    facts = {"document_key": task.document_key, "first_run": task.first_run, "last_run": task.generation}
+    deletion, _ = Deletion.objects.get_or_create(pk=task.pk, defaults=facts)
     row = Task.objects.filter(pk=task.pk)
     # Before it deletes a row, Django reads the rows that refer to it. The locks keep other requests from adding more.
     if not row.select_for_update().filter(generation=task.generation, status__in=ENDED).without_results():
@@ -91,17 +92,27 @@ def delete_objects(deletion: Deletion) -> None:
     """Delete the objects of a deleted task. Raises StorageError."""
     keys = [deletion.document_key]
     for prefix in artifacts.folders_of(deletion.pk):
-        keys += [item.key for item in storage.list_objects(prefix) if artifacts.OWN_KEY.fullmatch(item.key)]
+        found = (item.key for item in storage.list_objects(prefix))
+        keys += [key for key in found if artifacts.is_of_runs(key, deletion.first_run, deletion.last_run)]
     storage.delete_many(keys)
 
 
 # ---- Periodic -------------------------------------------------------------------------------------------------------
 def finish_deletions() -> int:
     """Delete the objects that remain from deletions, or that were written after them. Raises StorageError."""
-    old = Deletion.objects.filter(created_at__lt=Now() - GRACE)[:MAX_AT_ONCE]
+    old = Deletion.objects.filter(created_at__lt=Now() - GRACE).order_by("created_at")[:MAX_AT_ONCE]
+    failed = 0
     for deletion in old:
-        delete_objects(deletion)
-        deletion.delete()
+        try:
+            delete_objects(deletion)
+        except storage.StorageError as error:
+            if error.is_outage:
+                raise
+            failed += 1  # such as an object under a legal hold
+        else:
+            deletion.delete()
+    if failed:
+        raise storage.RequestFailed(f"the objects of {failed} of {len(old)} deleted tasks were not deleted")
     return len(old)
 
 

@@ -16,10 +16,10 @@ def find(owner: Task | RunState, sha256: str) -> int | None:
 
 
 def record_digest(state: RunState, sha256: str) -> None:
-    """Record the SHA-256 of a document, and the earlier task with the same bytes. Raises Unavailable.
+    """Record the SHA-256 of a document, and the earlier task with the same bytes.
 
     The SHA-256 of a presigned upload is unknown until a worker reads the document. The end of the task writes both into
-    the row.
+    the row. If Redis is unavailable, only the SHA-256 is recorded, by the end of OCR.
     """
     if state.sha256:
         return
@@ -28,4 +28,7 @@ def record_digest(state: RunState, sha256: str) -> None:
         earlier = find(state, sha256)
     except DATABASE_ERRORS as error:
         log.warning("duplicate_not_found", etl_task_id=state.task_id, reason=type(error).__name__)
-    runstate.record_digest(state, sha256, duplicate_of=earlier)
+    try:
+        runstate.record_digest(state, sha256, duplicate_of=earlier)
+    except runstate.Unavailable as error:
+        log.warning("digest_not_recorded", etl_task_id=state.task_id, reason=str(error))

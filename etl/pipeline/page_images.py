@@ -7,7 +7,8 @@ rendered again at any time, so the sweep deletes them after a while. A request a
 
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 import structlog
@@ -22,6 +23,7 @@ from etl.models import Task
 from etl.pipeline import artifacts, dispatch, engines
 from etl.pipeline.artifacts import ArtifactOwner
 from etl.pipeline.stages import ocr
+from etl.providers.base import Document
 from etl.runstate import RunState
 
 log = structlog.get_logger(__name__)
@@ -74,12 +76,23 @@ def draw(task_id: int, *, page: int, width: int) -> None:
         log.warning("image_not_stored", etl_task_id=task_id, error=str(error))
 
 
+@contextmanager
+def fetched(owner: ArtifactOwner, context: StageContext) -> Iterator[Document]:
+    """Like `ocr.local_copy`, but a slow download raises StorageError: the document is not the cause."""
+    with ExitStack() as stack:
+        try:
+            document = stack.enter_context(ocr.local_copy(owner, context))
+        except OutOfTime:
+            raise storage.RequestFailed("the document was not read in time", retryable=True) from None
+        yield document
+
+
 def draw_group(task: Task, page: int, width: int) -> None:
     first = page - (page - 1) % PAGES_AT_ONCE
     last = first + PAGES_AT_ONCE - 1
     context = StageContext(seconds=DRAW_SECONDS)
     try:
-        with ocr.local_copy(task, context) as document:
+        with fetched(task, context) as document:
             for number, image in engines.local().draw_pages(
                 document, first=first, last=last, width=width, context=context
             ):
@@ -173,7 +186,7 @@ def draw_for_models(task_id: int, *, page: int, pixels: int) -> None:
 
 def draw_models_group(owner: ArtifactOwner, first: int, last: int, pixels: int, context: StageContext) -> None:
     """Render and store pages for models. Raises EtlError, StorageError, and the errors of `context.check()`."""
-    with ocr.local_copy(owner, context) as document:
+    with fetched(owner, context) as document:
         for number, image in engines.local().draw_pages(
             document, first=first, last=last, pixels=pixels, jpeg=True, context=context
         ):

@@ -14,8 +14,9 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import close_old_connections
 
+from config.platform import storage
 from config.platform.durations import duration
-from config.platform.http.problems import DATABASE_ERRORS, Problem
+from config.platform.http.problems import DATABASE_ERRORS, Problem, StorageUnavailable
 from config.platform.observability import logs
 from etl.core import metrics
 from etl.core.errors import EtlError, OutOfTime, StageTimeout, explain
@@ -71,8 +72,9 @@ def run(
 
     `document`: the source of the Markdown, if any. Rules with vision show its pages to the model.
 
-    Raises TooManyTrials, TooManyTrialsOfUser and QuotaExceeded. `before_wait` is called before the trial waits for a
-    model. No database connection is held during the model call: ten trials would exhaust a pool of ten.
+    Raises TooManyTrials, TooManyTrialsOfUser, QuotaExceeded, and StorageUnavailable. `before_wait` is called before the
+    trial waits for a model. No database connection is held during the model call: ten trials would exhaust a pool of
+    ten.
     """
     with ExitStack() as held:
         if budgets.asks_model(rule):
@@ -137,6 +139,9 @@ def process(rule: RuleContent, ocr: OCRResult, *, context: StageContext) -> dict
     except (EtlError, OutOfTime) as reason:
         error = reason if isinstance(reason, EtlError) else StageTimeout.after(duration(context.seconds))
         outcome = {"ok": False, "error": explain(error, stage=Stage.POSTPROCESS)}
+    except storage.StorageError as reason:  # of page images
+        log.warning("storage_unavailable", error=str(reason))
+        raise StorageUnavailable from None
     spent = {"usage": context.usage.as_dict(), "warnings": [warning.as_dict() for warning in context.warnings]}
     cleaned: dict[str, Any] = artifacts.clean(outcome | spent)
     return cleaned

@@ -344,9 +344,14 @@ def cancel(task_id: int, *, generation: int, uuid: str | None = None, is_forced:
     return move(task_id, **cancellation(is_forced=is_forced), uuid=uuid, generation=generation)
 
 
-def cancel_many(tasks: Iterable[TaskIdentity], *, is_forced: bool) -> dict[int, TransitionResult]:
-    """Cancel several tasks like `cancel`, in one round trip. Raises Unavailable."""
-    conditions = cancellation(is_forced=is_forced)
+def cancel_many(
+    tasks: Iterable[TaskIdentity], *, is_forced: bool, transition_id: str | None = None
+) -> dict[int, TransitionResult]:
+    """Cancel several tasks like `cancel`, in one round trip. Raises Unavailable.
+
+    A repeated call with the same `transition_id` returns the same results.
+    """
+    conditions = cancellation(is_forced=is_forced) | {"id": transition_id}
     return move_many({task.task_id: identity(task) | conditions for task in tasks})
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.db import connection
 from django.db.models import QuerySet
 from django.forms.models import BaseInlineFormSet
 from django.http import HttpRequest
@@ -113,7 +114,7 @@ class DatasetAdmin(RestrictedFilters, ModelAdmin):
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Lock a dataset that is changed, so that two concurrent requests cannot delete the last two grants."""
         found = super().get_object(request, object_id, from_field)
-        if found and request.method == "POST":
+        if found and request.method == "POST" and connection.in_atomic_block:  # the history page has no transaction
             Dataset.objects.select_for_update(no_key=True).get(pk=found.pk)
         return found
 

@@ -21,7 +21,7 @@ from config.platform.http.paging import chosen
 from config.platform.http.problems import BadInput, NotFound, NotPermitted, require_first
 from config.platform.http.request_context import request_id
 from config.platform.http.responses import SECRET
-from config.platform.http.scopes import EXPORTS, InsufficientScope, is_limited, permits
+from config.platform.http.scopes import EXPORTS, permits, require_scope
 from config.platform.http.serializers import EmptyBody
 from exports.api import openapi, openapi_extensions  # noqa: F401 - the extensions register themselves
 from exports.api.search import ExportFilter
@@ -83,16 +83,16 @@ def reader_of(request: Request) -> Reader:
 
     def read(data: Any, user_id: int) -> submission.ExportRequest:
         wanted = ExportRequestSerializer.read(data, user_id)
-        require_scope(request, wanted.dataset)
+        require_dataset_scope(request, wanted.dataset)
         return wanted
 
     return read
 
 
-def require_scope(request: Request, dataset: Dataset) -> None:
+def require_dataset_scope(request: Request, dataset: Dataset) -> None:
     """Raise InsufficientScope if a token may not read the rows of a built-in dataset."""
-    if is_limited(request) and dataset.built_in and not permits(request, dataset.built_in.scope):
-        raise InsufficientScope((dataset.built_in.scope,))
+    if dataset.built_in:
+        require_scope(request, dataset.built_in.scope)
 
 
 def caller_of(request: Request, idempotency: Idempotency | None = None) -> submission.Caller:
@@ -187,7 +187,7 @@ def visible(request: Request, job_id: UUID, *, by_staff: bool = True) -> Job:
     job = representation.find(job_id, user_id=user.pk, any_owner=by_staff and staff.may(user, Job))
     if job is None:
         raise NoSuchExport
-    require_scope(request, job.dataset)
+    require_dataset_scope(request, job.dataset)
     return job
 
 

@@ -114,6 +114,12 @@ class UploadConflict(ChunkUploadFailed):
     retryable = True
 
 
+class UploadDiscarded(ChunkUploadFailed):
+    """The object storage no longer had the upload, or the object that it replaces. A new upload may succeed."""
+
+    retryable = True
+
+
 class WorkerLost(ExportError):
     """Workers crashed or stalled in every attempt on this chunk."""
 

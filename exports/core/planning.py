@@ -9,6 +9,7 @@ from typing import NamedTuple
 from unicodedata import normalize
 
 SUFFIXES = {"gzip": ".gz", "zstd": ".zst"}
+MAX_DUPLICATES = 2**31 - 1  # the largest number in the column of jobs
 
 
 class Pair(NamedTuple):
@@ -112,8 +113,8 @@ def deduplicate(pairs: Iterable[Pair]) -> tuple[list[Pair], int]:
 def from_filters(keys: list[str], first: date, last: date) -> tuple[list[Pair], int]:
     """Return the pairs of filters without duplicates, and the number of duplicates that repeated keys would add.
 
-    Duplicates are only counted, because a short request can specify billions of them.
+    Duplicates are only counted, up to MAX_DUPLICATES, because a short request can specify billions of them.
     """
     unique = list(dict.fromkeys(keys))
     pairs = list(expand(unique, first, last))
-    return pairs, count_pairs(keys, first, last) - len(pairs)
+    return pairs, min(count_pairs(keys, first, last) - len(pairs), MAX_DUPLICATES)

@@ -74,14 +74,27 @@ def delete_revoked(receipt: Receipt) -> None:
 
 
 def delete_delivered(receipts: list[Receipt]) -> int:
-    """Delete the delivered objects of receipts, and the copies of single files and the packs in the same folders."""
-    folders = [bundles.folder_of_job(receipt.object_key) for receipt in receipts]
+    """Delete the delivered objects of receipts, and the copies of single files and the packs in the same folders.
+
+    Objects that cannot be deleted do not affect the other receipts. At the end, raises the first error.
+    """
     with ThreadPoolExecutor(HEAD_THREADS) as pool:
-        for _ in pool.map(bundles.delete_folder, folders):
-            pass
-    Receipt.objects.filter(pk__in=[receipt.pk for receipt in receipts]).update(deleted_at=Now())
-    log.info("receipts_expired", receipts=len(receipts))
-    return len(receipts)
+        errors = list(pool.map(error_of_deletion, receipts))
+    deleted = [receipt.pk for receipt, error in zip(receipts, errors, strict=True) if error is None]
+    Receipt.objects.filter(pk__in=deleted).update(deleted_at=Now())
+    log.info("receipts_expired", receipts=len(deleted))
+    for error in filter(None, errors):
+        raise error
+    return len(deleted)
+
+
+def error_of_deletion(receipt: Receipt) -> storage.StorageError | None:
+    """Delete the objects of a receipt's job. Return the error if some could not be deleted."""
+    try:
+        bundles.delete_folder(bundles.folder_of_job(receipt.object_key))
+    except storage.StorageError as error:
+        return error
+    return None
 
 
 # ---- Unreferenced objects -------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from django.core.files.uploadedfile import UploadedFile
 from rest_framework.exceptions import ValidationError
 
 from config.platform.http import problems
+from config.platform.http.paging import whole_number
 from config.platform.http.problems import InputError
 from exports.api.serializers import ExportRequestSerializer
 from exports.core.planning import Dialect
@@ -178,7 +179,7 @@ class ExportForm(forms.Form):
         _, groups = rules_for(User.objects.get(pk=self.user_id))
         rule = str(self["rule"].value() or "")
         is_listed = any(rule == value for _, rules in groups for value, _ in rules)
-        return groups if is_listed or not rule.isdecimal() else [*groups, ("Other", [(rule, f"Rule {rule}")])]
+        return groups if is_listed or not whole_number(rule) else [*groups, ("Other", [(rule, f"Rule {rule}")])]
 
     def selected_dataset(self) -> Dataset | None:
         """Return the selected dataset. By default, the browser selects the first choice."""
@@ -267,7 +268,10 @@ def document_filters(data: dict[str, Any]) -> dict[str, Any]:
 
 def column_names(text: str) -> list[str]:
     """Return the names in a line of CSV, where names that contain commas are in quotes."""
-    names = next(csv.reader([text], skipinitialspace=True), [])
+    try:
+        names = next(csv.reader([text], skipinitialspace=True), [])
+    except csv.Error:  # a line break, or a name of more than 131,072 characters
+        names = [text]
     return [name.strip() for name in names if name.strip()]
 
 

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 from uuid import uuid4
 
 from django.db.models import Count, F, Min, QuerySet, Sum
@@ -26,7 +26,7 @@ from exports.core.errors import explain, with_meaning
 from exports.core.states import ChunkStatus, JobStatus
 from exports.delivery import access, links
 from exports.jobs import representation
-from exports.models import Chunk, Job, Link
+from exports.models import Chunk, Job, Link, Schedule
 from exports.pages import timeline, workers
 from exports.pages.base import JobPage, quota_left, span, with_downloads
 
@@ -114,6 +114,7 @@ def job_context(job: Job, request: HttpRequest) -> dict[str, Any]:
         "job": job,
         "may_change": staff.may_change(request.user, job),
         "is_owner": is_owner,
+        "has_schedule": Schedule.objects.filter(pk=job.schedule_id, user=job.user_id).exists if is_owner else False,
         "progress": progress,
         "parts": segments(((status, progress[status]) for status in BAR), progress["total"]),
         "error": explain(job.error_code, job.error_detail) if is_failed and job.error_code else None,
@@ -221,7 +222,8 @@ def tabs(job: Job) -> list[tuple[str, str, int]]:
 
 def status_in(url: str) -> str:
     """Return the status filter in the URL of the page."""
-    return "".join(parse_qs(urlsplit(url).query).get("status", [])[-1:])
+    query = url.partition("#")[0].partition("?")[2]
+    return "".join(parse_qs(query).get("status", [])[-1:])
 
 
 def failures(rows: QuerySet[Chunk], may_show: Callable[[str], bool]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from config.platform.ui.base import Listing, first_page, problem_text, run_each,
 from exports.api.search import ExportFilter
 from exports.core.states import JOB_ACTIVE, JobStatus
 from exports.jobs import actions, quotas, representation
-from exports.models import Dataset, Job
+from exports.models import Dataset, Job, Schedule
 from exports.pages.base import ExportsPage, quota_left, span, with_downloads
 
 ACTIVE = "active"
@@ -40,6 +40,8 @@ class ExportListPage(ExportsPage):
         if status:
             jobs = jobs.filter(status__in=STATUSES[status])
         listing = Listing(self.request, jobs, ordering=("-created_at", "-job_id"))
+        ids = {job.schedule_id for job in listing.rows} | {filters.schedule}
+        schedules = Schedule.objects.filter(user=self.user, pk__in=ids - {None})
         return super().get_context_data(
             listing=listing,
             rows=[row(job) for job in listing.rows],
@@ -47,6 +49,7 @@ class ExportListPage(ExportsPage):
             tabs=[(label, first_page(self.request, status=name), name == status) for name, label in TABS.items()],
             status=status,
             filters=filters,
+            schedules=set(schedules.values_list("pk", flat=True)),
             is_filtered=bool(status) or filters != ExportFilter(),
             datasets=list(Dataset.objects.granted_to(self.user.pk).in_order()),
             query=self.request.GET.urlencode(),

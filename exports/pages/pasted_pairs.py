@@ -46,7 +46,10 @@ def cells(line: str) -> list[str]:
     delimiter = next((each for each in ("\t", ";", ",") if each in line), None)
     if delimiter is None:
         return line.strip().rsplit(None, 1)
-    row = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
+    try:
+        row = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
+    except csv.Error:  # a cell of more than 131,072 characters
+        row = [line]
     found = [cell.strip() for cell in row]
     while len(found) > 2 and not found[-1]:  # noqa: PLR2004 - a key and a date; spreadsheets add empty columns
         found.pop()

@@ -133,7 +133,9 @@ class SchedulePreviewFragment(ExportsPage):
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
         self.count(PreviewThrottle)
-        form, runs = ScheduleForm(request.POST, user_id=self.user.pk), None
+        found = uuid_of(request.GET.get("schedule", ""))
+        schedule = editing.owned(found, user_id=self.user.pk) if found else None
+        form, runs = ScheduleForm(request.POST, user_id=self.user.pk, schedule=schedule), None
         try:
             runs = form.upcoming(clock.now()) if form.is_valid() else None
         except Problem as problem:

@@ -22,6 +22,7 @@ from django.db import Error, connection
 from config.platform.heartbeat import Heartbeat
 from config.platform.observability import logs
 from exports.core import wakeups
+from exports.core.errors import SourceConnectionsExhausted
 from exports.delivery import packs
 from exports.source.database import SourceSession
 from exports.worker import leases, transitions
@@ -149,7 +150,9 @@ class Batch:
         self._record_ended()
         if self._waiting:
             transitions.release(list(self._waiting))
-            wakeups.chunks(waiting=len(self._waiting))
+            # If the source is full, each refused worker would wake several others, which would be refused too.
+            if kind is None or not issubclass(kind, SourceConnectionsExhausted):
+                wakeups.chunks(waiting=len(self._waiting))
 
     def _record_ended(self) -> None:
         """Record the ended chunks, or keep them if that fails."""

@@ -29,6 +29,7 @@ from exports.core.errors import (
     SourceConnectionsExhausted,
     SourceFailed,
     StorageRefused,
+    UploadDiscarded,
     WorkerFailed,
 )
 from exports.core.states import JobStatus, Source
@@ -201,7 +202,7 @@ def as_upload_error(error: storage.StorageError) -> ChunkUploadFailed:
     if error.is_outage:
         storage.suspect()
         return StorageRefused(str(error))
-    return ChunkUploadFailed(str(error))
+    return UploadDiscarded(str(error)) if error.retryable else ChunkUploadFailed(str(error))
 
 
 def produce(claim: Claim, session: database.SourceSession, batch: Batch, since: float) -> Iterator[None]:
@@ -396,7 +397,9 @@ def snapshot(claim: Claim, error: ExportError) -> ChunkResult | None:
     if not (isinstance(error, SourceFailed) and claim.may_degrade and claim.known_file):
         return None
     try:
-        head = storage.head(claim.path)
+        # The heartbeat of the attempt has ended, and a storage that hangs may respond after the lease has expired.
+        with heartbeat(partial(leases.renew, claim)):
+            head = storage.head(claim.path)
     except storage.StorageError as failure:
         raise as_upload_error(failure) from failure
     if head is None or head.etag != claim.known_file.etag:

@@ -110,6 +110,10 @@ def test_a_link_leads_to_the_revocation_of_its_receipt(pages: Client, delivered:
     assert revoke not in text_of(pages.get(page_of(link)))
 
 
+def test_the_history_of_a_dataset_accepts_any_method(pages: Client, dataset: Dataset) -> None:
+    assert pages.post(page_of(dataset, "history")).status_code == 200
+
+
 def test_it_explains_an_empty_history(pages: Client, failed: Job) -> None:
     text = text_of(pages.get(page_of(failed, "history")))
     assert "No changes have been made in the admin." in text

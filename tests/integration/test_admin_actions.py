@@ -428,3 +428,9 @@ def test_wrong_ids_match_no_row(pages: Client, slots: int) -> None:
     # Django redirects to the index with a message.
     assert pages.get("/admin/exports/job/nonsense/change/").status_code == 302
     assert pages.get("/admin/exports/job/nonsense/retry/").status_code == 404
+
+
+def test_an_invalid_nonce_is_refused(pages: Client, failed: Job) -> None:
+    action, fields = form_in(pages.get(page_of(failed, "replay")))
+    assert pages.post(action, fields | {"nonce": "\0"}).status_code == 400
+    assert Job.objects.count() == 1

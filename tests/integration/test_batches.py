@@ -15,7 +15,7 @@ from django.db import OperationalError, connection, transaction
 from django.db.backends.utils import CursorWrapper
 
 from exports.core import wakeups
-from exports.core.errors import SourceError
+from exports.core.errors import SourceConnectionsExhausted, SourceError
 from exports.delivery import packs
 from exports.jobs import actions, quotas
 from exports.maintenance import lost_leases
@@ -206,7 +206,7 @@ def test_chunks_not_started_are_returned_before_ended_chunks_are_recorded(
     with database.SourceSession() as session, batches.Batch(claim_batch(3), session, record) as batch:
         first, second = (next(iter(batch)) for _ in range(2))
         batch.end(first, result_of(first), 0.1)
-        wait_until(lambda: seen)
+        wait_until(lambda: statuses(job)[0] == "done")
         batch.end(second, result_of(second), 0.1)
     assert seen == [["running", "running", "pending"], ["done", "running", "pending"]]
     assert statuses(job)[:3] == ["done", "done", "pending"]
@@ -684,3 +684,20 @@ def test_a_worker_without_a_chunk_closes_its_connection(
             lambda: not source_db.execute("SELECT FROM pg_stat_activity WHERE application_name = %s", [name]).rowcount,
             limit=5,
         )
+
+
+def test_a_refused_connection_wakes_no_workers(alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A13: the reaper wakes them. Otherwise, each refused worker would wake several others."""
+    make_job(alone, alice, 7)
+    claims = claim_batch(7)
+    lose_messages()
+
+    def refuse(_backend: str) -> psycopg.Connection:
+        raise SourceConnectionsExhausted("SQLSTATE 53300")
+
+    monkeypatch.setattr(database, "connect", refuse)
+    with pytest.raises(SourceConnectionsExhausted):
+        run(claims)
+    assert queued("exports") == 0
+    assert set(Chunk.objects.values_list("status", "attempts")) == {("pending", 0)}
+    assert not Slot.objects.held().exists()

@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 import zipfile
 from typing import Any
 
@@ -12,6 +13,7 @@ from django.db.models.functions import Now
 from rest_framework.test import APIClient
 
 from config.platform import storage
+from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, Job, Usage
 from exports.worker import completion, execution
 from tests.conftest import change_settings
@@ -229,3 +231,25 @@ def test_snapshots_count_toward_the_quota(older: Job, dataset: Dataset, alice: U
     make_job(dataset, alice, 1, reuse="never")
     run()
     assert Usage.objects.get().chunks == 2
+
+
+@pytest.mark.slow
+def test_a_hanging_storage_loses_no_lease_before_a_snapshot(
+    older: Job, dataset: Dataset, alice: User, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A18, A40."""
+    job = make_job(dataset, alice, 1, reuse="never", allow_degraded=True)
+    run(3)
+    Chunk.objects.filter(status="retrying").update(available_at=Now())
+    change_settings(settings, export_lease_seconds=3)
+    head = storage.head
+
+    def hang(path: str) -> storage.Head | None:
+        time.sleep(4)
+        lost_leases.reclaim_chunks()
+        return head(path)
+
+    monkeypatch.setattr(storage, "head", hang)
+    execution.drain()
+    chunk = job.chunks.get()
+    assert (chunk.status, chunk.source, chunk.attempts) == ("done", "snapshot", 4)

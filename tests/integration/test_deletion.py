@@ -214,3 +214,35 @@ def test_a_client_can_set_the_retention_of_a_task(api: APIClient, alice: User, d
 def test_an_invalid_number_of_days_is_refused(api: APIClient, alice: User, days: object) -> None:
     response = api.post("/api/v1/etl/submit", {"file_key": "etl/uploads/1/x", "keep_days": days}, format="json")
     assert (response.status_code, response.json()["errors"][0]["pointer"]) == (400, "/keep_days")
+
+
+def test_objects_of_another_service_are_kept(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Services that share a bucket have tasks with the same IDs, but with other numbers of runs."""
+    task = completed(alice)
+    theirs = f"{artifacts.folder(task)}ocr-9405313/theirs.md"
+    storage.put(theirs, b"theirs", content_type="text/markdown")
+    deletion.delete(task, user=alice, message="")
+    assert objects(task) == {theirs}
+    monkeypatch.setattr(deletion, "GRACE", timedelta(0))
+    assert deletion.finish_deletions() == 1
+    assert objects(task) == {theirs}
+    storage.delete(theirs)
+
+
+def test_an_object_that_cannot_be_deleted_does_not_keep_others(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example, an object under a legal hold."""
+    held, other = completed(alice), completed(alice)
+    for task in (held, other):
+        deletion.delete(task, user=alice, message="")
+    delete_objects = deletion.delete_objects
+
+    def refuse(row: Deletion) -> None:
+        if row.pk == held.pk:
+            raise storage.RequestFailed("1 of 4 objects were not deleted", retryable=True)
+        delete_objects(row)
+
+    monkeypatch.setattr(deletion, "GRACE", timedelta(0))
+    monkeypatch.setattr(deletion, "delete_objects", refuse)
+    with pytest.raises(storage.RequestFailed):
+        deletion.finish_deletions()
+    assert [row.pk for row in Deletion.objects.all()] == [held.pk]

@@ -1037,3 +1037,20 @@ def test_a_table_of_too_many_fields_is_refused(api: APIClient, alice: User, monk
     response = api.get(f"{BATCHES}/{batch.pk}/results?format=csv")
     assert (response.status_code, response.json()["code"]) == (409, "too_many_columns")
     assert body(api.get(f"{BATCHES}/{batch.pk}/results?format=jsonl"))
+
+
+def test_a_cancellation_with_a_late_reply_is_recorded(api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B36: Redis has cancelled the documents, but replies too late."""
+    batch, _ = make_batch(api, 2)
+    cancel_many, calls = runstate.cancel_many, []
+
+    def late(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        found = cancel_many(*args, **options)
+        if len(calls) == 1:
+            raise runstate.Unavailable("TimeoutError")
+        return found
+
+    monkeypatch.setattr(runstate, "cancel_many", late)
+    assert batch_actions.cancel(batch) == 2
+    assert counts(api, batch) == ("cancelled", 0, 0, 2, 0)

@@ -614,3 +614,26 @@ def test_a_retry_with_a_lost_run_state_cannot_be_cancelled(alice: User) -> None:
     assert (seen(task).status, seen(task).phase) == ("pending", "postprocess")
     with pytest.raises(actions.NotCancellable):
         actions.cancel(task=row_of(task))
+
+
+def test_recovery_does_not_read_results_of_earlier_runs(alice: User) -> None:
+    """They may be large, and there are up to ETL_QUEUE_SIZE open tasks."""
+    make_row(alice)
+    ((row,),) = recovery.batches()
+    assert row.get_deferred_fields() == {"last_result", "corrected_result"}
+    runstate.create(row, stage=Stage.OCR)
+    assert row.get_deferred_fields() == {"last_result", "corrected_result"}
+
+
+def test_unreferenced_documents_are_found_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys of all documents would not fit into memory."""
+    sizes: list[int] = []
+
+    def count(keys: list[str]) -> list[str]:
+        sizes.append(len(keys))
+        return []
+
+    monkeypatch.setattr(cleanup, "BATCH", 2)
+    monkeypatch.setattr(cleanup, "old_objects", lambda *_: iter("abcde"))
+    monkeypatch.setattr(cleanup, "unreferenced", count)
+    assert (cleanup.delete_orphans(), sizes) == (0, [2, 2, 1])

@@ -842,3 +842,15 @@ def test_an_early_message_is_delivered_again(alice: User, monkeypatch: pytest.Mo
         run(task, Stage.OCR)
         assert queued("etl-ocr") == again
         valkey().delete("etl-ocr")
+
+
+def test_a_late_reply_to_the_digest_does_not_end_the_attempt(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B9: the digest is also in the commit of OCR."""
+    task = make_task(alice)
+
+    def late(*_args: Any, **_options: Any) -> None:
+        raise runstate.Unavailable("TimeoutError")
+
+    monkeypatch.setattr(runstate, "record_digest", late)
+    assert run(task, Stage.OCR) == [True]
+    assert (seen(task).attempts["ocr"], len(seen(task).sha256)) == (1, 64)

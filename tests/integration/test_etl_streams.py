@@ -204,6 +204,21 @@ def test_tasks_are_read_in_one_round_trip_and_rows_only_without_a_run_state(
     assert TaskEventHub().read({task.pk: updates[task.pk].newest for task in tasks}) == ({}, False)
 
 
+@pytest.mark.parametrize("code", ["schema_validation", "number_unrepresentable"])
+def test_staff_without_permission_to_open_data_get_no_details_of_errors(alice: User, code: str) -> None:
+    """C14: the details contain names of members of the result."""
+    task = make_task(alice)
+    listener = event_stream.RedactedTaskListener(task.pk, Credential(1), state_of(task).number)
+    listener.status = "pending"
+    error = {"code": code, "stage": "ocr", "detail": "#/Alice owes 12 EUR", "retryable": False}
+    assert runstate.fail(begin(task), error=error, usage={}).moved
+    listener.send(update_of(task))
+    sent = listener.waiting.get_nowait()
+    assert sent
+    assert code.encode() in sent
+    assert b"Alice" not in sent
+
+
 def test_listeners_at_the_same_event_share_bytes(alice: User) -> None:
     task = make_task(alice)
     clients = [Client(task) for _ in range(2)]

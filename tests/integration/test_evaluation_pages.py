@@ -53,6 +53,23 @@ def test_an_empty_page_explains_the_first_step(me: Client, rule: Rule) -> None:
     assert "aria-invalid" not in page
 
 
+def test_null_is_not_expected_data(alice: User, me: Client) -> None:
+    """The rule has no schema, which would refuse it."""
+    rule = editing.create(owner=alice, values={"name": "Text", "postprocess_mode": "skip"})
+    task = read_document(alice, rule=rule)
+    response = me.post(url(rule, "samples"), {"task": str(task.pk), "expected": "null"})
+    assert (response.status_code, "Must not be null." in text(response)) == (400, True)
+
+
+def test_links_of_a_refused_form_lead_to_the_page(alice: User, me: Client, rule: Rule) -> None:
+    """The address of the form accepts only POST."""
+    task = read_document(alice, rule=rule)
+    me.post(url(rule, "samples"), {"task": str(task.pk), "expected": '{"number": "INV-17", "total": 12.50}'})
+    evaluations.start(access.changeable(alice, rule.pk), rule.pk, version=None, user=alice)
+    page = text(me.post(url(rule, "samples"), {"task": "x"}))
+    assert f'hx-get="{url(rule)}"' in page
+
+
 @pytest.mark.parametrize("version", ["abc", "0", "2", str(10**30)])
 def test_an_unknown_version_is_not_evaluated(alice: User, me: Client, rule: Rule, version: str) -> None:
     """The current version must not be evaluated instead, which costs tokens."""

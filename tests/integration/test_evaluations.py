@@ -8,12 +8,15 @@ import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.core.files.uploadedfile import SimpleUploadedFile
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, OperationalError, connection, transaction
 from django.db.models.functions import Now
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
 from config.platform.observability.metrics import CAUGHT
 from etl.core.errors import Fenced
+from etl.core.stage_context import Usage as Spent
 from etl.core.states import Stage
 from etl.evaluation import evaluations, execution, queue, samples
 from etl.maintenance import evaluations as recovery
@@ -555,3 +558,31 @@ def test_constraints_refuse_contradictory_rows(alice: User, api: APIClient, rule
             Evaluation.objects.update(**changes)
     with pytest.raises(IntegrityError), transaction.atomic():
         SampleRun.objects.update(status=SampleStatus.RUNNING)
+
+
+def test_a_lost_reply_does_not_double_the_ledger(
+    alice: User, api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(api, rule, read_document(alice, rule=rule))
+    start(api, rule)
+    run = queue.claim(alice.pk)
+    assert run is not None
+    ledger, save = execution.Ledger(run), ModelUsage.save
+
+    def lost(self: ModelUsage, **options: Any) -> None:
+        save(self, **options)
+        raise OperationalError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ModelUsage, "save", lost)
+        with pytest.raises(OperationalError):
+            ledger.record(Spent(calls=1, prompt_tokens=5))
+    ledger.record(Spent(calls=2, prompt_tokens=9))
+    assert list(ModelUsage.objects.values_list("calls", "prompt_tokens")) == [(2, 9)]
+
+
+def test_the_admin_lists_samples_without_results(pages: Client, alice: User, api: APIClient, rule: Rule) -> None:
+    add(api, rule, read_document(alice))
+    with CaptureQueriesContext(connection) as queries:
+        assert pages.get("/admin/etl/sample/").status_code == 200
+    assert not [each for each in queries.captured_queries if '"last_result"' in each["sql"]]

@@ -394,6 +394,30 @@ def test_a_rejected_file_fails_its_chunk(dataset: Dataset, alice: User, proxy: f
     assert "400" in job.error_detail
 
 
+@pytest.mark.slow
+def test_a_chunk_whose_upload_was_discarded_is_retried(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, proxy: faulty_s3.Proxy
+) -> None:
+    """A17: AWS discards a multipart upload after a conflict. A new upload succeeds."""
+    replace_function(
+        source_db, "RETURN QUERY SELECT repeat('x', 1000), n, effective_date FROM generate_series(1, 9000) n;"
+    )
+
+    def discard() -> None:
+        for upload in list(storage.list_uploads("things/")):
+            storage.abort_upload(upload.key, upload.upload_id)
+
+    proxy.inject("POST", "uploadId", faulty_s3.first(discard))  # CompleteMultipartUpload
+    job = make_job(dataset, alice, 1)
+    execution.drain()
+    chunk = job.chunks.get()
+    assert (chunk.status, chunk.attempts, chunk.error_code) == ("retrying", 1, "EXPORT_UPLOAD_FAILED")
+
+    Chunk.objects.update(available_at=timezone.now())
+    execution.drain()
+    assert job.chunks.get().status == "done"
+
+
 REFUSALS = {
     "failing": faulty_s3.answer_500,
     "full": rejects(507, "InsufficientStorage"),

@@ -75,6 +75,32 @@ def text(response: Any) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"columns": "n\nk"},
+        {"items": "data:x;" + "A" * 140_000},
+        {"dataset": "documents", "rule": "9" * 5000},
+    ],
+    ids=["line break", "long cell", "many digits"],
+)
+def test_odd_text_is_refused_in_the_form(dataset: Dataset, visitor: Client, odd: dict[str, str]) -> None:
+    response = visitor.post("/app/exports/new", form(**odd))
+    assert (response.status_code, Job.objects.count()) == (200, 0)
+
+
+def test_an_invalid_address_in_a_header_is_ignored(ready: Job, visitor: Client) -> None:
+    response = visitor.get(f"/app/exports/{ready.pk}/now", headers={"HX-Current-URL": "http://["})
+    assert response.status_code == 200
+
+
+def test_an_export_of_a_deleted_schedule_has_no_link_to_it(ready: Job, visitor: Client) -> None:
+    schedule_id = uuid4()
+    Job.objects.filter(pk=ready.pk).update(schedule_id=schedule_id)
+    for path in ("/app/exports", f"/app/exports/{ready.pk}", f"/app/exports?schedule={schedule_id}"):
+        assert f"schedules/{schedule_id}" not in visitor.get(path).content.decode()
+
+
 # ---- Ownership ------------------------------------------------------------------------------------------------------
 
 JOB_PATHS = ["", "/now", "/chunks", "/receipt", "/files/JFK/2024-02-28"]

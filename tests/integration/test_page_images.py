@@ -229,6 +229,20 @@ def test_a_worker_without_the_required_sandbox_does_not_give_a_page_up(
     assert image(api, task, 1).status_code == 302
 
 
+def test_a_slow_storage_does_not_give_a_page_up(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The document is not the cause: a model would never see the page."""
+    task = submit(alice, pages(1))
+    run(task)
+    with monkeypatch.context() as patch:
+        patch.setattr(page_images, "DRAW_SECONDS", 0)
+        page_images.draw(task.pk, page=1, width=1240)
+        page_images.draw_for_models(task.pk, page=1, pixels=300_000)
+    assert storage.head(page_images.key_of(task, 1, 1240)) is None
+    assert storage.head(page_images.model_key(task, 1, 300_000)) is None
+    page_images.draw_for_models(task.pk, page=1, pixels=300_000)
+    assert storage.head(page_images.model_key(task, 1, 300_000))
+
+
 def test_old_images_are_deleted_and_drawn_again(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     task = submit(alice, pages(1))
     run(task)

@@ -106,6 +106,15 @@ def test_pages_are_not_cached(carol: User) -> None:
     assert "HX-Request" in answer["Vary"]
 
 
+def test_new_tokens_are_rate_limited_like_those_of_the_api(alice: User, settings: LazySettings) -> None:
+    change_settings(settings, export_rate="1/min")
+    browser = browser_of(alice)
+    for _ in range(2):
+        page = browser.post("/app/account", {"once": uuid4(), "name": "x", "days": "7"}).content.decode()
+    assert "Too many attempts" in page
+    assert of_user(alice.pk).count() == 1
+
+
 def test_tokens_of_other_users_cannot_be_revoked(carol: User, alice: User) -> None:
     mine = browser_of(carol)
     mine.post("/app/account", {"name": "mine", "days": "7", "once": uuid4()})

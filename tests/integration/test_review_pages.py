@@ -6,14 +6,15 @@ from html import unescape
 from typing import Any
 
 import pytest
+from django.conf import LazySettings
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from config.platform import exact_json
 from etl.models import ReviewEvent, Task
-from etl.pages.edit_form import MAX_FIELDS, ROWS
-from etl.pipeline import review
-from tests.conftest import browser_of
+from etl.pages.edit_form import MAX_FIELDS, ROWS, EditForm
+from etl.pipeline import actions, review
+from tests.conftest import browser_of, change_settings
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import complete
 from tests.integration.reviewed import DATA, make_invoice
@@ -87,6 +88,35 @@ def test_a_form_without_changes_changes_nothing(task: Task, client: Client) -> N
     assert send(client, task).status_code == 302
     assert exact_json.dumps(data(task)) == before
     assert not ReviewEvent.objects.exists()
+
+
+def test_a_rate_limit_keeps_the_entered_values(task: Task, client: Client, settings: LazySettings) -> None:
+    change_settings(settings, etl_rate="1/min")
+    assert send(client, task, **{"v/number": "INV-71"}).status_code == 302
+    refused = send(client, task, **{"v/number": "INV-72"})
+    assert (refused.status_code, 'value="INV-72"' in refused.content.decode()) == (429, True)
+    assert data(task)["number"] == "INV-71"
+
+
+def test_a_correction_whose_approval_fails_is_reported_as_saved(task: Task, client: Client) -> None:
+    """The run-state is unavailable for the approval only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(review, "approve", unavailable)
+        saved = client.post(
+            path(task), fields(client, path(task)) | {"v/number": "INV-71", "approve": "1"}, follow=True
+        )
+    assert "Correction saved, but not approved." in saved.content.decode()
+    assert data(task)["number"] == "INV-71"
+
+
+def unavailable(*_args: Any, **_options: Any) -> None:
+    raise actions.RunStateUnavailable
+
+
+def test_an_emptied_text_without_an_object_is_empty() -> None:
+    form = EditForm({"type": "string"}, "x", {}, posted={"v": ""})
+    assert (form.entered, form.has_errors) == ("", False)
+    assert EditForm({"type": "number"}, 1, {}, posted={"v": ""}).has_errors
 
 
 def test_values_of_all_kinds_are_corrected(task: Task, client: Client) -> None:

@@ -19,6 +19,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from config.platform import storage
+from config.platform.models import AuditEntry
 from etl.models import Task
 from rules.library import editing
 from rules.library.editing import ChangedMeanwhile
@@ -103,6 +104,22 @@ def test_rules_of_other_users_return_404_on_every_page(bob: User, rule: Rule) ->
         assert me.post(reverse(name), {**TYPED, "rule": rule.pk, "markdown": "x"}).status_code == 404, name
     assert Rule.objects.get(pk=rule.pk).deleted_at is None
     assert f"/app/rules/{rule.pk}" not in me.get(reverse("rules")).content.decode()
+
+
+@pytest.mark.parametrize("name", ["try-rule", "suggest-schema"])
+def test_a_test_of_a_rule_that_was_deleted_in_the_meantime_keeps_the_typed_text(
+    me: Client, alice: User, rule: Rule, name: str
+) -> None:
+    me.post(reverse("delete-rule", args=[rule.pk]))
+    shown = me.post(reverse(name), {**TYPED, "rule": rule.pk, "markdown": "x"})
+    assert (shown.status_code, TYPED["system_prompt"] in shown.content.decode()) == (200, True)
+
+
+def test_a_test_that_ran_is_recorded_as_a_success(me: Client) -> None:
+    """C13: its response is a page, like that of a refused form."""
+    assert me.post(reverse("try-rule"), {**TYPED, "markdown": "x"}).status_code == 200
+    entry = AuditEntry.objects.latest("pk")
+    assert (entry.outcome, entry.status) == ("success", 200)
 
 
 def test_a_checkbox_requires_complete_documents(me: Client, rule: Rule) -> None:

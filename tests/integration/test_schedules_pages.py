@@ -82,6 +82,8 @@ def test_the_form_keeps_values_that_it_cannot_show(me: Client, dataset: Dataset,
     assert me.post(edit, same).status_code == 302
     schedule.refresh_from_db()
     assert (schedule.name, schedule.request) == ("Other", request)
+    preview = text_of(me.post(f"{reverse('preview-schedule')}?schedule={schedule.pk}", same))
+    assert preview.count("<li>") == 5, preview
 
     assert me.post(edit, {**same, "format": "parquet", "columns": "n, k"}).status_code == 302
     schedule.refresh_from_db()

@@ -1,8 +1,10 @@
 """Second factors of local accounts, and the setting that requires them. C10."""
 
 import base64
+import json
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
 from typing import Any
 from urllib.parse import unquote
@@ -12,12 +14,15 @@ import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
+from django.db import connection, transaction
 from django.test import Client
 
 from config.platform.http import second_factor
 from config.platform.models import Identity, RecoveryCode, SecondFactor
 from config.platform.ui import second_factors
 from tests.conftest import browser_of, change_settings, client_of
+from tests.integration.locks import waits_for_a_lock
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("empty_redis")
 
@@ -148,7 +153,10 @@ def test_a_correct_password_expires(enrolled: list[str], client: Client, carol: 
     assert not is_in(client)
 
 
-@pytest.mark.parametrize("credential", ["{}", "[]", "null", '"x"', '{"id": "x", "rawId": "eA", "response": {}}', "{"])
+@pytest.mark.parametrize(
+    "credential",
+    ["{}", "[]", "null", '"x"', '{"id": "x", "rawId": "eA", "response": {}}', "{", "1" * 5_000, "[" * 50_000],
+)
 def test_an_invalid_security_key_is_refused(enrolled: list[str], client: Client, carol: User, credential: str) -> None:
     enter_password(client)
     client.get(STEP)
@@ -214,6 +222,59 @@ def test_removing_the_last_factor_removes_recovery_codes(
     assert "Phone removed." in client.get(PAGE).content.decode()
     assert not SecondFactor.objects.exists()
     assert not RecoveryCode.objects.exists()
+
+
+def test_new_codes_after_the_password_is_confirmed_again(enrolled: list[str], client: Client) -> None:
+    """The page of the codes has no GET, to which the confirmation would redirect."""
+    enter_password(client)
+    enter_code(client, enrolled[0])
+    session = client.session
+    session["password_confirmed_at"] = 0
+    session.save()
+    assert unquote(client.post(f"{PAGE}/codes")["Location"]) == f"{PAGE}/confirm?next={PAGE}"
+
+
+@pytest.mark.parametrize("page", ["nowhere", "?x"])
+def test_any_relative_next_page_is_accepted(enrolled: list[str], client: Client, page: str) -> None:
+    """It is an address, and not the name of a view."""
+    enter_password(client, page=page)
+    assert enter_code(client, enrolled[0])["Location"] == page
+    assert is_in(client)
+    assert client.post(f"{PAGE}/confirm", {"password": PASSWORD, "next": page}).status_code == 302
+
+
+@pytest.mark.parametrize("kind", ["app", "key"])
+def test_an_expired_form_is_explained(carol: User, client: Client, kind: str) -> None:
+    enter_password(client)
+    answer = client.post(f"{PAGE}/{kind}", {"name": "x", "code": "123456", "credential": "{}"})
+    assert "This page has expired" in answer.content.decode()
+
+
+@pytest.mark.parametrize("attestation", ["", "ow"])
+def test_a_truncated_attestation_is_refused(carol: User, client: Client, attestation: str) -> None:
+    enter_password(client)
+    client.get(f"{PAGE}/key")
+    data = json.dumps({"type": "webauthn.create", "challenge": "eA", "origin": "http://testserver"}).encode()
+    parts = {"clientDataJSON": base64.urlsafe_b64encode(data).decode().rstrip("="), "attestationObject": attestation}
+    credential = json.dumps({"id": "eA", "rawId": "eA", "response": parts})
+    answer = client.post(f"{PAGE}/key", {"name": "Key", "credential": credential})
+    assert "response of the security key is invalid" in answer.content.decode()
+
+
+def test_parallel_replacements_leave_one_set_of_codes(enrolled: list[str], carol: User) -> None:
+    def replace() -> None:
+        try:
+            second_factor.replace_recovery_codes(carol)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            second_factor.replace_recovery_codes(carol)
+            other = pool.submit(replace)
+            wait_until(waits_for_a_lock)
+        other.result(10)
+    assert RecoveryCode.objects.count() == 10
 
 
 def test_new_recovery_codes_replace_the_old_ones(enrolled: list[str], client: Client, carol: User) -> None:

@@ -107,6 +107,14 @@ def test_pages_offer_only_the_permitted_actions(document: Task, job: Job, alice:
         User.objects.filter(username__startswith="staff-").delete()
 
 
+def test_staff_without_permission_to_change_cannot_export_again(job: Job, alice: User) -> None:
+    """B14."""
+    assert client_of(alice).post(f"{EXPORTS}/{job.pk}/cancel").status_code == 200
+    path = f"/app/exports/{job.pk}"
+    assert f'{path}/replay"' not in browser_of(staff_with(*VIEW)).get(path).content.decode()
+    assert f'{path}/replay"' in browser_of(staff_with(*VIEW, *CHANGE)).get(path).content.decode()
+
+
 def test_permissions_without_staff_status_open_nothing(document: Task, job: Job, bob: User) -> None:
     bob.user_permissions.set(Permission.objects.filter(codename__in=(*VIEW, *CHANGE)))
     assert client_of(bob).get(f"{DOCUMENTS}/{document.pk}").status_code == 404

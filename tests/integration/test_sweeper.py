@@ -640,3 +640,22 @@ def test_expired_sessions_are_deleted(db: None) -> None:
         Session.objects.create(session_key=key, session_data="", expire_date=end)
     assert periodic.purge() == []
     assert Session.objects.get().session_key == "new"
+
+
+def test_a_delivery_that_cannot_be_deleted_does_not_keep_the_others(
+    dataset: Dataset, alice: User, proxy: faulty_s3.Proxy
+) -> None:
+    """A26."""
+    stuck, other = finish(make_job(dataset, alice, 1)), finish(make_job(dataset, alice, 2))
+    expire(stuck, seconds=90)
+    expire(other)
+    proxy.inject("GET", str(stuck.pk), faulty_s3.answer_500, times=1000)  # the list of its folder
+    with pytest.raises(storage.StorageError):
+        storage_cleanup.delete_expired()
+
+    stuck.refresh_from_db()
+    other.refresh_from_db()
+    assert (stuck.deleted_at, other.deleted_at is None) == (None, False)
+    assert storage.head(other.object_key) is None
+    proxy.faults.clear()
+    assert storage_cleanup.delete_expired() == 1

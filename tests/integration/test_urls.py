@@ -18,11 +18,16 @@ def test_serves_a_schema_as_json_or_yaml(client: Client) -> None:
     assert client.get("/api/schema", headers={"Accept": "application/yaml"}).content.startswith(b"openapi: 3.1.0")
 
 
+def test_a_malformed_accept_header_is_not_acceptable(client: Client) -> None:
+    assert client.get("/api/schema", headers={"Accept": "application/json;q*=a;q*0=b"}).status_code == 406
+
+
 @pytest.mark.parametrize(
     ("accepted", "is_gzip"),
     [
         ("gzip", True), ("br, GZIP;q=0.5", True), ("*", True), ("gzip;q=0", False), ("gzip; q=0.000", False),
         ("gzip;q=0, *", False), ("identity", False), ("x-gzipped", False), ("gzip;q=x", False),
+        ("gzip;q*=foo''1", False), ("gzip;q*=a;q*0=b", False),
     ],
 )  # fmt: skip
 def test_the_schema_is_compressed_only_for_clients_that_accept_it(

@@ -380,3 +380,21 @@ def test_the_rules_api_accepts_the_strategy(api: Any) -> None:
     body = {"name": "Scans", "json_schema": INVOICE, "postprocess_strategy": "vision"}
     response = api.post("/api/v1/etl/rules", body, format="json")
     assert (response.status_code, response.json()["postprocess_strategy"]) == (201, "vision")
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_a_rule_test_without_the_storage_is_503(
+    real: ModelServer, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make_task(alice, content=hostile.printed("Invoice"), kind="pdf", rule=vision_rule(alice))
+    run(task, Stage.OCR)
+
+    def refuse(_key: str) -> None:
+        raise storage.RequestFailed("the request failed", is_outage=True)
+
+    monkeypatch.setattr(storage, "head", refuse)
+    body = {"markdown": "Invoice", "task_id": task.pk}
+    response = client_of(alice).post(f"/api/v1/etl/rules/{task.rule_id}/test", body, format="json")
+    assert (response.status_code, response.json()["code"]) == (503, "storage_unavailable")
+    assert real.requests == []

@@ -32,6 +32,7 @@ DATE = "2024-02-28"
 def machine(transactional_db: None, tmp_path: Path) -> Iterator[Machine]:
     with machine_with_servers(tmp_path, variables(tmp_path)) as machine:
         machine.dotenv["ETL_MAX_FILE_BYTES"] = str(MAX_FILE_BYTES)
+        machine.dotenv["ETL_MAX_BATCH_BYTES"] = "1"  # the proxy adds it to its limit of all uploads
         yield machine
 
 
@@ -213,6 +214,7 @@ def test_a_body_that_is_too_large_is_refused(site: Proxy, alice: User) -> None:
     assert (by_proxy[0], by_proxy[1]["code"], "requestId" in by_proxy[1]) == (413, "body_too_large", False)
     assert (file_by_web.status, problem["code"]) == (413, "file_too_large")
     assert file_by_proxy.status == 413
+    assert "requestId" not in json.loads(file_by_proxy.read()), "web refused it, not the proxy"
     assert file_by_proxy.headers["Content-Type"] == "application/problem+json"
 
 

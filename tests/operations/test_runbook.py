@@ -244,7 +244,7 @@ def test_a_full_broker_can_be_purged_and_refilled(operator: Operator, dataset: D
 def test_disk_is_full(operator: Operator, dataset: Dataset, alice: User) -> None:
     assert "Avail" in operator.execute("disk-is-full", "df -h")
     names = {row["name"] for row in operator.query("disk-is-full", "pg_total_relation_size")}
-    assert names & {"auth_permission", "rules_rule", "django_content_type"}
+    assert names & {"auth_permission", "etl_rule", "django_content_type"}
 
     with psycopg.connect(servers.started[0].postgres.url(SUPERUSER), autocommit=True) as admin:
         admin.execute("SELECT pg_create_physical_replication_slot('gone', true)")
@@ -497,7 +497,7 @@ def test_a_leaked_presigned_url_can_be_disabled(operator: Operator, finished: Jo
     assert storage.head(finished.receipt.object_key) is None
     assert httpx2.get(url, timeout=10).status_code in {403, 404}
     assert api.post(f"/exports/{finished.pk}/link").status_code == 410
-    assert "The receipt has expired" in operator.execute("a-link-leaked", "repair withdraw", status=1, JOB=finished.pk)
+    assert "The delivery has expired" in operator.execute("a-link-leaked", "repair withdraw", status=1, JOB=finished.pk)
 
 
 def test_a_delivery_can_be_ended_during_a_storage_outage(operator: Operator, finished: Job, api: APIClient) -> None:

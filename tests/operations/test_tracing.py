@@ -240,7 +240,8 @@ def test_spans_hold_no_private_data(trusting: None, traced: Collector, client: C
     wait_until(lambda: ended() and not Task.objects.filter(status="pending").exists())
     link = client.request("GET", f"/exports/{job}", **headers)["receipt"]["signedUrl"]
     connection = http.client.HTTPConnection(LOOPBACK, client.port, timeout=20)
-    for path in (link.partition(f":{client.port}")[2], f"{job}/files/PEARL-A/2071-02-28", "/pearl?pearl=pearl"):
+    file = f"/exports/{job}/files/PEARL-A/2071-02-28"
+    for path in (link.partition(f":{client.port}")[2], file, "/pearl?pearl=pearl"):
         connection.request("GET", path, headers=headers)
         connection.getresponse().read()
     connection.close()

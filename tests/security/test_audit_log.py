@@ -280,15 +280,30 @@ def test_without_an_entry_no_data_is_sent_and_no_change_is_made(
     assert Job.objects.count() == before
 
 
+def test_an_unusual_method_is_recorded(pages: Client, objects_of_alice: dict[str, Any]) -> None:
+    """C13: Django shows a page of the admin for any method."""
+    path = f"/admin/exports/job/{objects_of_alice['job_id']}/change/"
+    assert pages.generic("PROPPATCH", path).status_code == 200
+    assert [each.method for each in written(via="admin")] == ["PROPPATC"]
+
+
+@pytest.mark.parametrize("name", ["delivery_id", "token_id", "sample_id", "factor_id"])
+def test_the_list_finds_objects_of_all_routes(pages: Client, alice: User, name: str) -> None:
+    AuditEntry.objects.create(via="api", user=alice, action="/", outcome="success", object_ids=[f"{name}=71"])
+    assert pages.get("/admin/platform/auditentry/", {"q": "71"}).context["cl"].result_count == 1
+
+
 def test_a_change_without_a_transaction_is_logged_if_it_has_no_entry(
     objects_of_alice: dict[str, Any], alice: User, without_log: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     lost = metrics.AUDIT_ENTRIES_LOST._value.get()
     path = f"/exports/webhooks/{objects_of_alice['webhook_id']}/rotate-secret"
-    assert client_of(alice).post(path).status_code == 200
+    token, text = tokens.create(alice)
+    assert APIClient().post(path, headers={"Authorization": f"Bearer {text}"}).status_code == 200
     assert metrics.AUDIT_ENTRIES_LOST._value.get() == lost + 1
     assert "audit_entry_not_written" in caplog.text
     assert str(objects_of_alice["webhook_id"]) in caplog.text
+    assert str(tokens.id_of(token)) in caplog.text
 
 
 # ---- Append-only ----------------------------------------------------------------------------------------------------

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.files.uploadedfile import SimpleUploadedFile
 from rest_framework.test import APIClient
 
 from config.platform.http import tokens
 from config.platform.http.scopes import ALL
+from etl.models import Task
 from tests.contract.test_document import document
 from tests.security.conftest import State
 from tests.security.routes import LINK_ROUTE, ROUTES, UNSAFE, Route, required_query
@@ -58,14 +60,46 @@ def test_the_schema_names_the_scopes() -> None:
     assert all(found)
 
 
+def limited_client(user: User, *scopes: str) -> APIClient:
+    _, text = tokens.create(user, scopes=scopes)
+    client = APIClient()
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {text}")
+    return client
+
+
+def test_a_sample_with_a_file_needs_the_scope_to_submit_documents(
+    alice: User, objects_of_alice: dict[str, Any]
+) -> None:
+    """C9."""
+    path, form = f"/api/v1/etl/rules/{objects_of_alice['rule_id']}/samples", {"expected": "{}"}
+    before = Task.objects.count()
+    response = limited_client(alice, "rules:write").post(
+        path, {**form, "file": SimpleUploadedFile("a.md", b"Total 5")}, format="multipart"
+    )
+    assert (response.status_code, response.json()["code"]) == (403, "insufficient_scope")
+    assert response.json()["detail"] == "The token needs the scope documents:write."
+    assert Task.objects.count() == before
+    permitted = limited_client(alice, "rules:write", "documents:write").post(path, form, format="multipart")
+    assert permitted.status_code == 400  # the file is missing
+
+
+def test_a_test_with_a_document_needs_the_scope_to_read_documents(
+    alice: User, objects_of_alice: dict[str, Any]
+) -> None:
+    """C9."""
+    path = f"/api/v1/etl/rules/{objects_of_alice['rule_id']}/test"
+    body = {"markdown": "Total 5", "task_id": objects_of_alice["task_id"]}
+    response = limited_client(alice, "rules:write").post(path, body, format="json")
+    assert (response.status_code, response.json()["code"]) == (403, "insufficient_scope")
+    assert limited_client(alice, "rules:write", "documents:read").post(path, body, format="json").status_code == 200
+
+
 @pytest.mark.parametrize("scope", ALL)
 @pytest.mark.slow
 def test_a_token_reaches_only_operations_permitted_by_its_scope(
     objects_of_alice: dict[str, Any], alice: User, state: Callable[[], State], scope: str
 ) -> None:
-    _, text = tokens.create(alice, scopes=[scope])
-    client = APIClient()
-    client.credentials(HTTP_AUTHORIZATION=f"Bearer {text}")
+    client = limited_client(alice, scope)
     before = state()
     for route, method in API:
         is_permitted = scope in expected(route, method)

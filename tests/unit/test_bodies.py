@@ -67,6 +67,12 @@ def test_multipart_bodies_have_the_same_limit() -> None:
 KB = 1024
 
 
+@pytest.mark.parametrize("parameters", ["charset*=foo''x", "q*=a; q*0=b"])
+def test_a_malformed_content_type_is_refused(parameters: str) -> None:
+    status, body = post(ORDER, content_type=f"application/json; {parameters}")
+    assert (status, body["code"]) == (400, "invalid")
+
+
 @pytest.mark.parametrize(
     ("path", "limit"),
     [
@@ -80,6 +86,10 @@ KB = 1024
         ("/api/v1/etl/rules/7/other", 100),
         ("/api/v1/etl/uploads", 100),
         ("/app/rules/check", KB * KB),
+        ("/app/rules/fields", KB * KB),
+        ("/app/rules/suggest", 5 * KB * KB),
+        ("/app/rules/7/samples", KB * KB),
+        ("/api/v1/etl/rules/7/samples/task", KB * KB),
         ("/app/sign-in", 100),
         ("/admin/auth/user/", 256 * KB),
         ("/unknown", 100),

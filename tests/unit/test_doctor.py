@@ -34,7 +34,7 @@ def found(check: Callable[[Any], Finding | Iterator[Finding]], thing: Any) -> tu
         ({"Prefix": "a/"}, True),
         ({"Filter": {"Prefix": "a/"}}, True),
         ({"Filter": {"And": {"Prefix": "a/"}}}, True),
-        ({"Filter": {}}, False),
+        ({"Filter": {}}, True),
         ({"Filter": {"Prefix": "a/b/"}}, False),
         ({"Filter": {"Tag": {"Key": "k", "Value": "v"}}, "Prefix": "a/"}, False),
         ({"Filter": {"And": {"Prefix": "a/", "ObjectSizeGreaterThan": 1}}}, False),

@@ -95,3 +95,9 @@ def test_filters_expand_to_the_counted_number_of_pairs(keys: list[str], first: d
     last = date.fromordinal(first.toordinal() + span)
     expanded = list(planning.expand(keys, first, last))
     assert len(expanded) == planning.count_pairs(keys, first, last) == len(set(expanded))
+
+
+def test_billions_of_duplicates_fit_into_their_column() -> None:
+    """A1."""
+    pairs, duplicates = planning.from_filters(["A"] * 400_000, date(1950, 1, 1), date(1969, 12, 31))
+    assert (len(pairs), duplicates) == (7305, 2**31 - 1)

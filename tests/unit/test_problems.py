@@ -139,6 +139,13 @@ def test_a_lost_database_in_a_middleware_is_a_503(client: Client, settings: Lazy
     assert problem(get("/orders"))["code"] == "database_unavailable"
 
 
+def test_a_lost_database_in_a_middleware_is_a_503_page(client: Client, settings: LazySettings) -> None:
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "tests.unit.test_problems.dead_database"]
+    response = client.get("/app/exports")
+    assert (response.status_code, response["Retry-After"]) == (503, "5")
+    assert response["Content-Type"].startswith("text/html")
+
+
 def dead_database(get_response: Any) -> Any:
     return failing_views.plainly_raising(OperationalError(failing_views.SECRET))
 

@@ -45,11 +45,11 @@ class Examination:
             found = check(opened)
             for finding in [found] if isinstance(found, Finding) else found:
                 self.add(finding)
-        except Exception as error:  # noqa: BLE001  an error of one check must not hide the findings of the others
+        except Exception as error:
             CAUGHT.labels("doctor").inc()
             kind = logs.describe(error)
-            log.warning("doctor_check_failed", subject=self.subject.name, check=self.current, error=kind)
-            self.add(failure(f"The check failed: {kind}.", "See the log at this time."))
+            log.exception("doctor_check_failed", subject=self.subject.name, check=self.current, error=kind)
+            self.add(failure(f"The check failed: {kind}.", "See doctor_check_failed in the output on stderr."))
 
     def add(self, finding: Finding) -> None:
         self.results.append(CheckResult(check=f"{self.subject.name}.{self.current}", finding=finding))

@@ -124,7 +124,8 @@ def check_identity_provider(env: Environment) -> Finding:
             "users who signed in with it are refused when their last check is "
             f"{single_sign_on.PATIENCE.seconds // 60} minutes old. "
             "Local accounts still work.",
-            "Set OIDC_ISSUER to the provider's issuer, exactly as in its metadata: docs/sign-in.md.",
+            "Check that the provider runs and can be reached from here, and that OIDC_ISSUER is exactly the issuer in "
+            "its metadata: docs/runbook.md#the-identity-provider-does-not-respond.",
         )
     return ok("The OpenID provider responds.")
 

@@ -152,7 +152,7 @@ def check_lifecycle(_key: str) -> Finding:
         return failure(
             f"The bucket deletes deliveries after {min(days)} days, before they expire "
             "(EXPORT_DELIVERY_TTL_MAX_SECONDS).",
-            "Raise Days of the rule expire-deliveries above the longest lifetime of a delivery.",
+            "Raise Days of that rule (expire-deliveries in docs/iam) above the longest lifetime of a delivery.",
         )
     if not days:
         return warning(
@@ -170,7 +170,7 @@ def covers_prefix(rule: Any, prefix: str) -> bool:
     filter_ = rule.get("Filter") or {}
     conditions = filter_.get("And") or filter_
     found = conditions.get("Prefix", rule.get("Prefix")) or ""
-    return found == prefix and not conditions.keys() - {"Prefix"}
+    return prefix.startswith(found) and not conditions.keys() - {"Prefix"}
 
 
 def is_expiry(rule: Any, prefix: str) -> bool:

@@ -41,9 +41,10 @@ def check_queues(found: Workers) -> Iterator[Finding]:
             )
 
 
+# `backend_type` is null for sessions of other roles; `usesysid` is not.
 AVAILABLE = """
 SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
-     - (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND datname <> current_database())
+     - (SELECT count(*) FROM pg_stat_activity WHERE usesysid IS NOT NULL AND datname <> current_database())
 """
 
 

@@ -284,7 +284,10 @@ class StaffActionAdmin(ReadOnly):
 
     def do(self, request: HttpRequest, action: StaffAction, rows: Sequence[Any]) -> list[RowResult]:
         """Run the action row by row, and log each change immediately."""
-        by = Confirmation(user=request.user, nonce=request.POST.get("nonce", "")[:64])
+        nonce = request.POST.get("nonce", "")[:64]
+        if not nonce.isprintable():  # it becomes part of an idempotency key, which cannot contain NUL
+            raise SuspiciousOperation
+        by = Confirmation(user=request.user, nonce=nonce)
         until, results = time.monotonic() + TIME_LIMIT_SECONDS, []
         for result in action.do(rows, by):
             results.append(result)

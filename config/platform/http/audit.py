@@ -183,7 +183,9 @@ def finish(request: HttpRequest, response: HttpResponseBase, entry: Pending) -> 
             response.close()
             raise
         metrics.AUDIT_ENTRIES_LOST.inc()
-        described = {name: str(value) for name, value in entry.fields().items()}
+        # The log removes values with the name `token`. This is the ID of the token, not a credential.
+        named = {"token_id" if name == "token" else name: value for name, value in entry.fields().items()}
+        described = {name: str(value) for name, value in named.items()}
         log.exception("audit_entry_not_written", error=logs.describe(error), status=status, entry=described)
 
 
@@ -209,7 +211,7 @@ def fields_of(request: HttpRequest) -> dict[str, Any]:
         "via": via(request),
         "user_id": user_id_of(request),
         "token": tokens.id_of(token) if isinstance(token, AuthToken) else None,
-        "method": request.method or "",
+        "method": (request.method or "")[:8],  # the column's length: without an entry, the page would be sent anyway
         "action": f"/{match.route}"[:200] if match else "",
         "object_ids": object_ids(match.kwargs) if match else [],
         "request_id": request_id(request),

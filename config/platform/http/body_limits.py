@@ -21,10 +21,11 @@ import structlog
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.conf import settings
 from django.shortcuts import resolve_url
+from django.utils.http import parse_header_parameters
 
 from config.platform.http.auth import refusal_by_headers
 from config.platform.http.error_handling import page_of
-from config.platform.http.problems import CONTENT_TYPE, BodyTooLarge, DiskFull, Problem, is_full
+from config.platform.http.problems import CONTENT_TYPE, BodyTooLarge, DiskFull, Problem, is_full, of_status
 from config.platform.http.request_context import valid_id_or_new
 
 log = structlog.get_logger(__name__)
@@ -75,10 +76,10 @@ class BoundedBody:
         files = self.files_of(scope)
         limit = files.limit if files else limit_of(scope["path"])
         body = Body({**scope, "headers": [*scope["headers"]]}, receive, limit=limit)
-        refusal = None
-        if not body.too_large:
+        refusal = malformed_content_type(scope)
+        if not (refusal or body.too_large):
             refusal = (files and await authentication_error(scope, files)) or await self.pass_on(body, send)
-        if body.too_large:
+        if body.too_large and not refusal:
             refusal = (
                 files.problem() if files else BodyTooLarge(f"The request body must not exceed {limit:,} bytes here.")
             )
@@ -124,6 +125,16 @@ async def authentication_error(scope: Scope, files: Files) -> Problem | None:
         sign_in = f"{resolve_url(settings.LOGIN_URL)}?{urlencode({'next': files.page})}"
         return SignInFirst(headers={"Location": sign_in})
     return refusal
+
+
+def malformed_content_type(scope: Scope) -> Problem | None:
+    """Return the error for a Content-Type that Python cannot parse, for which Django's request would raise an error."""
+    value = b",".join(value for name, value in scope["headers"] if name == b"content-type")
+    try:
+        parse_header_parameters(value.decode("latin-1"))
+    except (TypeError, ValueError):
+        return of_status(400)
+    return None
 
 
 class Body:

@@ -147,10 +147,12 @@ class ProblemMiddleware:
 
     def replace_body(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         """Replace the body of Django's error responses, including the technical pages of DEBUG. Keep their headers."""
-        if not is_foreign_error(response) or is_page(request):
+        if not is_foreign_error(response):
             return response
-        uncaught = getattr(request, "uncaught", None)
-        replaced = respond(of_exception(uncaught) or of_status(response.status_code), request)
+        problem = of_exception(getattr(request, "uncaught", None))
+        if is_page(request):  # for example, a middleware that needs an unavailable database
+            return respond_page(problem, request) if problem else response
+        replaced = respond(problem or of_status(response.status_code), request)
         for name, value in response.items():
             if name not in ("Content-Type", "Content-Length", "Content-Encoding", "ETag"):
                 replaced.setdefault(name, value)

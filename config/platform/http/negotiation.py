@@ -36,6 +36,8 @@ class AcceptProblems(DefaultContentNegotiation):
             if request.method in WITHOUT_BODY or accepts_problems(request):
                 return offered[0], offered[0].media_type or ""
             raise
+        except TypeError:  # Python's parser fails for parameters such as `q*=a;q*0=b`
+            raise NotAcceptable(available_renderers=offered) from None
 
 
 def accepts_problems(request: Request) -> bool:

@@ -52,8 +52,8 @@ def accepts_gzip(header: str) -> bool:
     """Return whether an Accept-Encoding allows gzip (RFC 9110, 12.5.3)."""
     weights = {}
     for part in header.split(","):
-        name, parameters = parse_header_parameters(part)
-        with suppress(ValueError):
+        with suppress(TypeError, ValueError):  # parameters may be malformed
+            name, parameters = parse_header_parameters(part)
             weights[name] = float(parameters.get("q", 1))
     return weights.get("gzip", weights.get("*", 0)) > 0
 

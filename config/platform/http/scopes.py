@@ -63,6 +63,12 @@ def permits(request: Request, scope: str) -> bool:
     return not is_limited(request) or scope in of_token(request.auth)
 
 
+def require_scope(request: Request, scope: str) -> None:
+    """Raise InsufficientScope if the request has a token without the scope."""
+    if not permits(request, scope):
+        raise InsufficientScope((scope,))
+
+
 def needed_by(view: Any, method: str) -> tuple[str, ...]:
     return getattr(view, "scopes", NONE).of(method)
 

@@ -6,6 +6,7 @@ identity provider is responsible for second factors.
 
 import base64
 import secrets
+import struct
 import time
 from collections.abc import Mapping
 from hashlib import sha256
@@ -50,7 +51,9 @@ DRIFT = 1  # periods by which a clock may be off
 MAX_FACTORS = 10
 RECOVERY_CODES, RECOVERY_CODE_BYTES = 10, 10
 # Errors of fido2 for a response that it cannot parse or verify.
-INVALID_RESPONSE_ERRORS = (ValueError, KeyError, TypeError, AttributeError)
+INVALID_RESPONSE_ERRORS = (
+    ValueError, LookupError, TypeError, AttributeError, AssertionError, RuntimeError, struct.error,
+)  # fmt: skip
 
 
 class SecondFactorRequired(Problem):
@@ -274,6 +277,7 @@ def replace_recovery_codes(user: User) -> list[str]:
     """Replace the user's recovery codes, and return the new ones. Only their digests are stored."""
     codes = [base64.b32encode(secrets.token_bytes(RECOVERY_CODE_BYTES)).decode() for _ in range(RECOVERY_CODES)]
     with transaction.atomic():
+        lock_user(user.pk)  # parallel requests must not leave two sets of codes
         RecoveryCode.objects.filter(user=user).delete()
         RecoveryCode.objects.bulk_create([RecoveryCode(user=user, digest=digest_of(code)) for code in codes])
         tokens.record(user, "Created recovery codes.")

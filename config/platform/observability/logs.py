@@ -35,7 +35,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 log = structlog.get_logger(__name__)
 
-OWN_LOGGERS = ("config", "exports", "etl", "rules", "webhooks", "django_structlog")
+OWN_LOGGERS = ("config", "exports", "etl", "rules", "django_structlog")
 LIBRARIES = {
     "django": "WARNING",
     "uvicorn": "INFO",

@@ -85,6 +85,8 @@ class Account(Page):
             messages.info(
                 request, "This token was already created and is not shown again. Create another one if you lost it."
             )
+        elif form.is_valid() and (seconds := limiter().wait(rate("export_rate"), str(self.user.pk))):
+            messages.error(request, too_many_attempts(seconds))  # like `POST /tokens`
         elif form.is_valid():
             values = form.cleaned_data
             try:

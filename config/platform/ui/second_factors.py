@@ -1,5 +1,6 @@
 """Pages of second factors: the second step of a sign-in, and the management of the user's factors."""
 
+import json
 import time
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ from django.contrib import messages
 from django.contrib.auth import logout
 from django.contrib.auth.models import User
 from django.contrib.auth.signals import user_login_failed
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme, urlencode
@@ -43,7 +44,13 @@ class CodeForm(forms.Form):
 
 
 class KeyForm(forms.Form):
-    credential = forms.JSONField(widget=forms.HiddenInput)
+    credential = forms.CharField(widget=forms.HiddenInput)
+
+    def clean_credential(self) -> Any:
+        try:
+            return json.loads(self.cleaned_data["credential"])
+        except (ValueError, RecursionError):  # Django's JSONField fails for huge numbers and deep nesting
+            raise forms.ValidationError("Not JSON.") from None
 
 
 class NewAppForm(forms.Form):
@@ -135,7 +142,9 @@ class PasswordConfirmedPage(Page):
         if predates_second_factor(request):
             return sign_in_again(request)
         if not is_confirmed(request):
-            return redirect(f"{reverse('confirm-password')}?{urlencode({'next': request.path})}")
+            # A page without GET cannot be opened by the redirect after the confirmation.
+            next_url = request.path if "get" in self.http_method_names else reverse("second-factors")
+            return redirect(f"{reverse('confirm-password')}?{urlencode({'next': next_url})}")
         return super().dispatch(request, *args, **kwargs)
 
     def respond_after_adding(self, request: HttpRequest) -> HttpResponse:
@@ -201,7 +210,7 @@ class Confirm(Page):
         elif form.is_valid() and self.user.check_password(form.cleaned_data["password"]):
             request.session[sign_in.CONFIRMED] = time.time()
             is_safe = url_has_allowed_host_and_scheme(next_url, {request.get_host()}, require_https=request.is_secure())
-            return redirect(next_url if is_safe else "second-factors")
+            return HttpResponseRedirect(next_url if is_safe else reverse("second-factors"))
         else:
             form.add_error(None, "Incorrect password.")
         return self.render_to_response(self.get_context_data(form=form, next=next_url))
@@ -224,7 +233,9 @@ class AddApp(PasswordConfirmedPage):
 
     def post(self, request: HttpRequest) -> HttpResponse:
         form, secret = NewAppForm(request.POST), request.session.get(NEW_SECRET)
-        if secret and form.is_valid():
+        if not secret:
+            form.add_error(None, "This page has expired. Scan the new image, and enter its code.")
+        elif form.is_valid():
             try:
                 if second_factor.add_app(self.user, secret, form.cleaned_data["code"], form.cleaned_data["name"]):
                     del request.session[NEW_SECRET]
@@ -250,7 +261,9 @@ class AddKey(PasswordConfirmedPage):
 
     def post(self, request: HttpRequest) -> HttpResponse:
         form, state = NewKeyForm(request.POST), request.session.pop(KEY_STATE, None)
-        if state and form.is_valid():
+        if not state:
+            form.add_error(None, "This page has expired. Try again.")
+        elif form.is_valid():
             values = form.cleaned_data
             try:
                 if second_factor.add_key(request, self.user, state, values["credential"], values["name"]):

@@ -15,7 +15,7 @@ from django.contrib.auth.models import User
 from django.contrib.auth.signals import user_login_failed
 from django.contrib.auth.views import LoginView
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import redirect, resolve_url
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -142,7 +142,7 @@ def complete(request: HttpRequest, user: User) -> HttpResponse:
     request.session[second_factor.VERIFIED] = True
     request.session[CONFIRMED] = time.time()
     log.info("signed_in")
-    return redirect(next_url)
+    return HttpResponseRedirect(next_url)  # not `redirect`, which looks for a view with this name first
 
 
 class Authentication(AuthenticationMiddleware):
@@ -221,7 +221,7 @@ class Callback(ProviderView):
         request.session[second_factor.SINGLE_SIGN_ON] = True
         log.info("signed_in")
         is_safe = url_has_allowed_host_and_scheme(next_url, {request.get_host()}, require_https=request.is_secure())
-        return redirect(next_url if is_safe else resolve_url(settings.LOGIN_REDIRECT_URL))
+        return HttpResponseRedirect(next_url if is_safe else resolve_url(settings.LOGIN_REDIRECT_URL))
 
 
 def refuse(request: HttpRequest, reason: str) -> HttpResponse:
