@@ -114,7 +114,7 @@ def job_context(job: Job, request: HttpRequest) -> dict[str, Any]:
         "job": job,
         "may_change": staff.may_change(request.user, job),
         "is_owner": is_owner,
-        "has_schedule": Schedule.objects.filter(pk=job.schedule_id, user=job.user_id).exists if is_owner else False,
+        "has_schedule": is_owner and partial(has_schedule, job),  # a function, like `timeline`
         "progress": progress,
         "parts": segments(((status, progress[status]) for status in BAR), progress["total"]),
         "error": explain(job.error_code, job.error_detail) if is_failed and job.error_code else None,
@@ -206,6 +206,13 @@ def chunks_context(job: Job, request: HttpRequest) -> dict[str, Any]:
         "can_fetch": can_fetch(job, request),
         "query": request.GET.urlencode(),
     }
+
+
+def has_schedule(job: Job) -> bool:
+    """Return whether the schedule of a job still exists."""
+    if job.schedule_id is None:
+        return False
+    return Schedule.objects.filter(pk=job.schedule_id, user=job.user_id).exists()
 
 
 def can_fetch(job: Job, request: HttpRequest) -> bool:

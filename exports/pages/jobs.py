@@ -40,8 +40,8 @@ class ExportListPage(ExportsPage):
         if status:
             jobs = jobs.filter(status__in=STATUSES[status])
         listing = Listing(self.request, jobs, ordering=("-created_at", "-job_id"))
-        ids = {job.schedule_id for job in listing.rows} | {filters.schedule}
-        schedules = Schedule.objects.filter(user=self.user, pk__in=ids - {None})
+        ids = {each for each in (filters.schedule, *(job.schedule_id for job in listing.rows)) if each}
+        schedules = Schedule.objects.filter(user=self.user, pk__in=ids)
         return super().get_context_data(
             listing=listing,
             rows=[row(job) for job in listing.rows],
