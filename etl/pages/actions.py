@@ -124,10 +124,7 @@ class BulkTaskAction(Action):
 
     def delete(self, task: Task) -> None:
         self.count(rates.EtlThrottle)
-        try:
-            deletion.delete(task, user=self.user, message=ON_PAGE)
-        except deletion.NotDeletable:
-            raise NothingChanged("It is being processed. Stop it on its page first.") from None
+        deletion.delete(task, user=self.user, message=ON_PAGE)
 
     def retry(self, task: Task) -> None:
         """Retry from the requested stage, else from the failed stage, else from the start."""

@@ -220,11 +220,7 @@ class BatchAction(Action):
 
 class CancelBatch(BatchAction):
     def act(self, *, batch_id: int) -> str:
-        try:
-            number = batch_actions.cancel(self.batch(batch_id), is_forced="force" in self.request.POST)
-        except batch_actions.NothingToCancel as problem:
-            detail = problem.detail.replace("With `force`, they", "With “Stop all”, they")
-            raise batch_actions.NothingToCancel(detail) from None
+        number = batch_actions.cancel(self.batch(batch_id), is_forced="force" in self.request.POST)
         return f"{counted(number, 'document')} cancelled."
 
 

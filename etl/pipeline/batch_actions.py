@@ -10,6 +10,7 @@ from django.db.models.functions import Coalesce
 from config.platform.db import clock
 from config.platform.http import audit
 from config.platform.http.problems import Problem
+from config.platform.plurals import counted
 from etl import runstate
 from etl.core import metrics
 from etl.core.states import Stage, Status
@@ -62,7 +63,9 @@ def cancel(batch: DocumentBatch, *, is_forced: bool = False) -> int:
         if not cancelled:
             running.filter(cancelled_at=now).update(cancelled_at=None)
     if not cancelled:
-        raise NothingToCancel(f"Being processed: {len(waiting):,} documents. With `force`, they are cancelled too.")
+        raise NothingToCancel(
+            f"Being processed: {counted(len(waiting), 'document')}. To cancel such documents too, stop all (`force`)."
+        )
     log.info("batch_cancelled", batch_id=batch.pk, documents=len(cancelled), forced=is_forced)
     return len(cancelled)
 

@@ -32,7 +32,7 @@ MAX_AT_ONCE = 2_000  # tasks that one sweep deletes
 class NotDeletable(Problem):
     status = 409
     code = "not_ended"
-    detail = "The task is being processed. Use `force` to cancel and delete it."
+    detail = "The task is being processed. Stop it first, or delete it with `force`."
 
 
 class ChangedMeanwhile(Problem):

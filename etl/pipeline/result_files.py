@@ -38,7 +38,6 @@ READ_ROWS = 10  # results in memory: each may be megabytes
 GROUP_ROWS, GROUP_BYTES = 10_000, 8 * 1024**2  # of a Parquet row group, which is in memory
 MAX_COLUMNS = 1_000
 MAX_DIGITS = 38  # of a decimal128, the widest decimal type that most readers support
-
 PREFIX = "data."  # added to the column of a data field whose name is also that of a document column
 WHOLE, DECIMAL, BOOLEAN, TEXT, JSON = "whole", "decimal", "boolean", "text", "json"
 # Columns of the document, and their types in Postgres.

@@ -19,7 +19,6 @@ from rules.schema.messages import MISSING, NOT_ALLOWED
 
 MAX_ERRORS = 100  # per validation
 SLICE = 50  # items that are validated at once
-
 WORD = re.compile(r"[^\W_]+")
 
 V = TypeVar("V")

@@ -8,7 +8,7 @@ workers run.
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from itertools import compress
 from typing import TypeVar
 
 import structlog
@@ -174,13 +174,11 @@ def find_unreferenced_files(*, delete: bool) -> int:
         for path in Dataset.objects.values_list("base_path", flat=True):
             for batch in batches(storage.list_objects(f"{path}/")):
                 unreferenced = storage_cleanup.unreferenced({item.key: item.etag for item in batch})
-                found += sum(pool.map(partial(is_found, delete=delete), unreferenced, unreferenced.values()))
+                is_own = pool.map(is_written_by_worker, unreferenced, unreferenced.values())
+                files = dict(compress(unreferenced.items(), is_own))
+                deleted = pool.map(storage_cleanup.delete_unchanged, files, files.values()) if delete else ()
+                found += sum(deleted) if delete else len(files)
     return found
-
-
-def is_found(path: str, etag: str, *, delete: bool) -> bool:
-    """Return whether the object is a file of a worker. If requested, also delete it."""
-    return is_written_by_worker(path, etag) and (not delete or storage_cleanup.delete_unchanged(path, etag))
 
 
 def is_written_by_worker(path: str, etag: str) -> bool:

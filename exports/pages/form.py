@@ -1,6 +1,5 @@
 """The form for an export. It builds the body of the API request, which the API's serializer validates."""
 
-import csv
 import re
 from copy import copy
 from typing import Any
@@ -268,11 +267,7 @@ def document_filters(data: dict[str, Any]) -> dict[str, Any]:
 
 def column_names(text: str) -> list[str]:
     """Return the names in a line of CSV, where names that contain commas are in quotes."""
-    try:
-        names = next(csv.reader([text], skipinitialspace=True), [])
-    except csv.Error:  # a line break, or a name of more than 131,072 characters
-        names = [text]
-    return [name.strip() for name in names if name.strip()]
+    return [name for name in pasted_pairs.csv_cells(text) if name]
 
 
 def dialect(data: dict[str, Any]) -> Dialect:

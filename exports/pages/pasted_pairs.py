@@ -46,14 +46,19 @@ def cells(line: str) -> list[str]:
     delimiter = next((each for each in ("\t", ";", ",") if each in line), None)
     if delimiter is None:
         return line.strip().rsplit(None, 1)
-    try:
-        row = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
-    except csv.Error:  # a cell of more than 131,072 characters
-        row = [line]
-    found = [cell.strip() for cell in row]
+    found = csv_cells(line, delimiter=delimiter)
     while len(found) > 2 and not found[-1]:  # noqa: PLR2004 - a key and a date; spreadsheets add empty columns
         found.pop()
     return found
+
+
+def csv_cells(line: str, *, delimiter: str = ",") -> list[str]:
+    """Return the cells of a line of CSV, or the whole line if it is not CSV."""
+    try:
+        row = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
+    except csv.Error:  # a line break, or a cell of more than 131,072 characters
+        row = [line]
+    return [cell.strip() for cell in row]
 
 
 def is_heading(line: PastedLine) -> bool:

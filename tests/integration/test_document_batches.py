@@ -673,7 +673,7 @@ def test_running_documents_of_a_cancelled_batch_continue_without_force(api: APIC
     assert api.post(f"{BATCHES}/{batch.pk}/cancel", {}).json()["status"] == "running"
     response = api.post(f"{BATCHES}/{batch.pk}/cancel", {})
     assert (response.status_code, response.json()["code"]) == (409, "not_cancellable")
-    assert "Being processed: 1 documents." in response.json()["detail"]
+    assert "Being processed: 1 document." in response.json()["detail"]
     response = api.post(f"{BATCHES}/{batch.pk}/cancel", {"force": True})
     assert (response.json()["status"], response.json()["cancelled"]) == ("cancelled", 3)
     assert runstate.renew(state) != runstate.Verdict.MOVED

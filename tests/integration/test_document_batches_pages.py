@@ -110,7 +110,7 @@ def test_buttons_retry_and_cancel_a_batch(client: Client, alice: User) -> None:
     assert "2 documents queued again." in shown
     assert "2 documents cancelled." in client.post(f"{LIST}/{batch.pk}/cancel", follow=True).content.decode()
     shown = client.post(f"{LIST}/{batch.pk}/cancel", follow=True).content.decode()
-    assert "Being processed: 1 documents. With “Stop all”, they are cancelled too." in shown
+    assert "Being processed: 1 document. To cancel such documents too, stop all" in shown
     shown = client.post(f"{LIST}/{batch.pk}/cancel", {"force": "1"}, follow=True).content.decode()
     assert "1 document cancelled." in shown
     assert (

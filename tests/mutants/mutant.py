@@ -23,10 +23,10 @@ class Mutant:
 
     def missing(self, root: Path) -> list[str]:
         """Return the named tests that do not exist."""
-        return [test for test in self.tests if not test_exists(test, root)]
+        return [test for test in self.tests if not has_test(test, root)]
 
 
-def test_exists(test: str, root: Path) -> bool:
+def has_test(test: str, root: Path) -> bool:
     path, _, name = test.partition("::")
     function = name.partition("[")[0].rpartition("::")[2]
     if not (root / path).is_file():

@@ -45,7 +45,7 @@ class Examination:
             found = check(opened)
             for finding in [found] if isinstance(found, Finding) else found:
                 self.add(finding)
-        except Exception as error:
+        except Exception as error:  # an error of one check must not hide the findings of the others
             CAUGHT.labels("doctor").inc()
             kind = logs.describe(error)
             log.exception("doctor_check_failed", subject=self.subject.name, check=self.current, error=kind)

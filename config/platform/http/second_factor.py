@@ -235,9 +235,8 @@ def use_key(request: HttpRequest, user: User, state: Any, response: Mapping[str,
         return False
     factor_id = next(pk for pk, each in keys.items() if each.credential_id == used.credential_id)
     factor = SecondFactor.objects.filter(pk=factor_id)
-    accepted = (
-        factor.filter(counter__lt=counter) if counter else factor.filter(counter=0)
-    )  # keys without a counter send 0
+    # Keys without a counter always send 0.
+    accepted = factor.filter(counter__lt=counter) if counter else factor.filter(counter=0)
     if accepted.update(counter=counter, last_used_at=timezone.now()):
         return True
     log.warning("security_key_counter_not_increased", factor=factor_id)

@@ -42,8 +42,8 @@ class Command(BaseCommand):
             raise CommandError(f"--days is {days}; it must be between 1 and {tokens.MAX_DAYS}.")
         if len(name) > tokens.MAX_NAME:
             raise CommandError(f"--name has {len(name)} characters; the limit is {tokens.MAX_NAME}.")
-        limits = [each.strip() for each in options["scopes"].split(",") if each.strip()]
-        if unknown := set(limits) - set(scopes.ALL):
+        wanted = [each.strip() for each in options["scopes"].split(",") if each.strip()]
+        if unknown := set(wanted) - set(scopes.ALL):
             raise CommandError(f"Unknown scopes: {', '.join(sorted(unknown))}. Known: {', '.join(scopes.ALL)}.")
         user = User.objects.filter(username=username).first() or created(
             username, create=create, staff=staff, role=options["role"]
@@ -54,7 +54,7 @@ class Command(BaseCommand):
             raise CommandError("This user exists and is not staff. --staff does not change existing users.")
         if (role := options["role"]) and not user.groups.filter(name=roles.GROUPS[role]).exists():
             raise CommandError("This user exists without this role. --role does not change existing users.")
-        _, text = tokens.create(user, name=name, scopes=limits, days=days, maximum=None)
+        _, text = tokens.create(user, name=name, scopes=wanted, days=days, maximum=None)
         self.stdout.write(text)
 
 
