@@ -29,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("empty_redis")
 PASSWORD = "only for tests, 1"
 STEP = "/app/sign-in/second-factor"
 PAGE = "/app/account/second-factors"
+SECONDS_OF_A_REQUEST = 3
 
 
 @pytest.fixture
@@ -53,6 +54,8 @@ def is_in(client: Client) -> bool:
 
 
 def code_of(factor: SecondFactor, *, drift: int = 0) -> str:
+    """Return the code of a time step relative to the current one, which still has some seconds for the request."""
+    wait_until(lambda: time.time() % second_factor.PERIOD < second_factor.PERIOD - SECONDS_OF_A_REQUEST)
     now = time.time() + drift * second_factor.PERIOD
     return second_factor.totp(bytes(factor.secret)).generate(int(now)).decode()
 
