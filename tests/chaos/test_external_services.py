@@ -21,7 +21,7 @@ from tests.integration.etl_factories import make_rule
 from tests.integration.llm_factories import INVOICE
 from tests.integration.mineru_servers import Call, Job, V4Server, pack, reply_json, reply_zip, serving
 from tests.integration.openai_server import ModelServer, Request, data_reply, problem, text_reply
-from tests.integration.openai_server import Reply as Said
+from tests.integration.openai_server import Reply as ModelReply
 from tests.integration.receiver import Reply, answer
 from tests.integration.test_llm import drip, hang
 from tests.integration.test_mineru import GIGABYTES, bomb
@@ -163,22 +163,22 @@ def duration_of(task: Task) -> float:
 
 # ---- The model ------------------------------------------------------------------------------------------------------
 GOOD = {"number": "INV-2024-17", "total": 1234.5}
-MODEL_FAULTS: dict[str, tuple[Said, str]] = {
+MODEL_FAULTS: dict[str, tuple[ModelReply, str]] = {
     "prose": (text_reply("I am sorry, here is a poem about invoices instead."), "schema_validation"),
     "misfit": (data_reply({"number": 17}), "schema_validation"),
     "half": (text_reply('{"data": {"number": "INV-20'), "schema_validation"),
     "truncated": (text_reply('{"data": {"number": "INV-20', finish="length"), "llm_truncated"),
     "filtered": (text_reply("", finish="content_filter"), "llm_refused"),
     "refused": (text_reply(None, refusal="I cannot help with that."), "llm_refused"),
-    "no choice": (Said({"id": "1", "object": "chat.completion", "choices": []}), "llm_invalid_response"),
+    "no choice": (ModelReply({"id": "1", "object": "chat.completion", "choices": []}), "llm_invalid_response"),
     "empty": (text_reply(""), "llm_invalid_response"),
-    "no JSON": (Said(b"<html>It works!</html>"), "llm_invalid_response"),
+    "no JSON": (ModelReply(b"<html>It works!</html>"), "llm_invalid_response"),
     "429": (problem(429, headers={"Retry-After": "1"}), "llm_unavailable"),
     "500": (problem(500), "llm_unavailable"),
     "401": (problem(401), "llm_unavailable"),
-    "never": (Said(action=hang), "llm_unavailable"),
-    "drips": (Said(action=drip), "llm_unavailable"),
-    "floods": (Said(b" " * 20_000_000), "llm_invalid_response"),
+    "never": (ModelReply(action=hang), "llm_unavailable"),
+    "drips": (ModelReply(action=drip), "llm_unavailable"),
+    "floods": (ModelReply(b" " * 20_000_000), "llm_invalid_response"),
     "too long": (problem(400, "This model's maximum context length is 4096 tokens."), "document_too_long"),
 }
 
@@ -187,7 +187,7 @@ MODEL_FAULTS: dict[str, tuple[Said, str]] = {
 def test_every_model_fault_maps_to_its_documented_error(site: Site, models: ModelServer) -> None:
     """20: the model responds with prose, truncated JSON, nothing, 429, endlessly, or not at all."""
 
-    def reply(request: Request) -> Said:
+    def reply(request: Request) -> ModelReply:
         return next(
             (reply for name, (reply, _) in MODEL_FAULTS.items() if f"({name})" in request.message("user")),
             data_reply(GOOD),

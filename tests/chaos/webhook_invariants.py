@@ -61,16 +61,18 @@ def check_events(job: Job, ended: list[Move], allowed: DeliberateChanges) -> Non
 def check_bodies(job_id: str, its: list[Delivery], ended: list[Move], webhook: UUID) -> None:
     """Check the deliveries of a job to a webhook, with what they contain: their job may have been deleted."""
     assert all(str(row.job_id or job_id) == job_id for row in its), f"I4: a delivery of {job_id} has another job"
-    told = [data_of(row)["status"] for row in its]
-    assert [row.type for row in its] == [EVENT_TYPES[JobStatus(status)] for status in told], (
-        f"I4: the types of the deliveries of job {job_id} are not those of {told}"
+    delivered = [data_of(row)["status"] for row in its]
+    assert [row.type for row in its] == [EVENT_TYPES[JobStatus(status)] for status in delivered], (
+        f"I4: the types of the deliveries of job {job_id} are not those of {delivered}"
     )
     numbers = [(row.seq or 0, json.loads(row.body)["timestamp"]) for row in its]
     assert all(earlier < later for pair in pairwise(numbers) for earlier, later in zip(*pair, strict=True)), (
         f"I4: job {job_id} was delivered more than once to {webhook}, or in another order: {numbers}"
     )
     remaining = iter(move.became for move in ended)
-    assert all(status in remaining for status in told), f"I4: job {job_id} ended with {ended}, and delivered {told}"
+    assert all(status in remaining for status in delivered), (
+        f"I4: job {job_id} ended with {ended}, and the deliveries have {delivered}"
+    )
 
 
 def check_deleted_jobs(ends: dict[str, list[Move]], deliveries: Deliveries, allowed: DeliberateChanges) -> None:
@@ -83,10 +85,10 @@ def check_deleted_jobs(ends: dict[str, list[Move]], deliveries: Deliveries, allo
                 move.became for move in ends[job_id]
                 if is_subscribed(webhook, move.became) and webhook.created_at <= move.at
             ]  # fmt: skip
-            told = [data_of(row)["status"] for row in deliveries.get((webhook.pk, job_id), [])]
-            remaining = iter(told)
+            delivered = [data_of(row)["status"] for row in deliveries.get((webhook.pk, job_id), [])]
+            remaining = iter(delivered)
             assert all(status in remaining for status in required), (
-                f"I4: the deleted job {job_id} ended with {required}, and delivered {told}"
+                f"I4: the deleted job {job_id} ended with {required}, and the deliveries have {delivered}"
             )
 
 

@@ -259,7 +259,7 @@ def test_it_rejects_a_wrong_row_of_the_reuse_cache(cached: File, wrong: str) -> 
 
 
 @pytest.fixture
-def told(alone: Dataset, alice: User) -> Receiver:
+def receiver(alone: Dataset, alice: User) -> Receiver:
     """A receiver with the deliveries of a job that failed, was retried, and failed again."""
     webhook = Webhook.objects.create(user=alice, url=URL, events=ALL, secret="whsec_" + "c2x1aWNl" * 4)
     job = make_job(alone, alice, 1)
@@ -324,24 +324,24 @@ WRONG_DELIVERIES: dict[str, Callable[[Receiver], Any]] = {
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_it_accepts_the_deliveries_of_a_job(told: Receiver, *, deleted: bool) -> None:
+def test_it_accepts_the_deliveries_of_a_job(receiver: Receiver, *, deleted: bool) -> None:
     if deleted:
         Job.objects.all().delete()
         assert set(Delivery.objects.values_list("job", flat=True)) == {None}
-    check_webhooks(told)
-    told.received += told.received  # repeated attempts
-    check_webhooks(told)
+    check_webhooks(receiver)
+    receiver.received += receiver.received  # repeated attempts
+    check_webhooks(receiver)
 
 
 @pytest.mark.parametrize("deleted", [False, True])
 @pytest.mark.parametrize("wrong", WRONG_DELIVERIES)
-def test_it_rejects_wrong_deliveries(told: Receiver, wrong: str, *, deleted: bool) -> None:
+def test_it_rejects_wrong_deliveries(receiver: Receiver, wrong: str, *, deleted: bool) -> None:
     """Also after the job was deleted, which sets `Delivery.job` to NULL."""
     if deleted:
         Job.objects.all().delete()
-    WRONG_DELIVERIES[wrong](told)
+    WRONG_DELIVERIES[wrong](receiver)
     with pytest.raises(AssertionError, match="I4"):
-        check_webhooks(told)
+        check_webhooks(receiver)
 
 
 # ---- Charges --------------------------------------------------------------------------------------------------------

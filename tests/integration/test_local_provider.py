@@ -961,7 +961,7 @@ def resident(pid: int) -> int:
 
 # ---- Failed starts --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("module", "said", "reason"),
+    ("module", "source", "reason"),
     [
         ("pypdfium2", "raise ImportError('libGL.so.1: no such file: /x', name='pypdfium2')", "ImportError pypdfium2"),
         ("rapidocr", "raise ImportError('libGL.so.1: no such file: /x')", "ImportError libGL.so.1"),
@@ -971,10 +971,10 @@ def resident(pid: int) -> int:
 )  # fmt: skip
 @pytest.mark.slow
 def test_a_failed_start_of_the_sandbox_is_not_an_error_of_the_document(
-    tmp_path: Path, scan: Document, monkeypatch: pytest.MonkeyPatch, *, module: str, said: str, reason: str
+    tmp_path: Path, scan: Document, monkeypatch: pytest.MonkeyPatch, *, module: str, source: str, reason: str
 ) -> None:
     """B12, B18: the stage is retried, and the log names the missing module or library."""
-    (tmp_path / f"{module}.py").write_text(said)
+    (tmp_path / f"{module}.py").write_text(source)
     provider = LocalProvider()
     with monkeypatch.context() as patch, structlog.testing.capture_logs() as lines:
         patch.setenv("PYTHONPATH", str(tmp_path))

@@ -20,7 +20,7 @@ from tests.conftest import change_settings
 from tests.integration import outcomes
 from tests.integration.factories import claim_one, make_job, result_of
 
-FIND = sql.PreparedStatement("SELECT id, told FROM scratch WHERE id = %(id)s::bigint")
+FIND = sql.PreparedStatement("SELECT id, word FROM scratch WHERE id = %(id)s::bigint")
 PREPARED = "SELECT count(*) FROM pg_prepared_statements"
 
 
@@ -28,7 +28,7 @@ PREPARED = "SELECT count(*) FROM pg_prepared_statements"
 def scratch(transactional_db: None) -> Iterator[None]:
     """A table with one row, in a new session."""
     new_session()
-    sql_run("CREATE TABLE scratch (id bigint PRIMARY KEY, told text)", "INSERT INTO scratch VALUES (1, 'one')")
+    sql_run("CREATE TABLE scratch (id bigint PRIMARY KEY, word text)", "INSERT INTO scratch VALUES (1, 'one')")
     yield
     sql_run("DROP TABLE scratch")
 
@@ -47,7 +47,7 @@ def sql_run(*statements: str) -> None:
 
 def find(number: int = 1) -> Any:
     row = sql.one(FIND, id=number)
-    return row and row["told"]
+    return row and row["word"]
 
 
 def test_a_statement_is_prepared_once_for_numbers_of_any_size(scratch: None) -> None:
@@ -59,13 +59,13 @@ def test_the_query_log_contains_the_statement(scratch: None) -> None:
     with CaptureQueriesContext(connection) as queries:
         find()
     assert [query["sql"] for query in queries.captured_queries] == [
-        "SELECT id, told FROM scratch WHERE id = %(id)s::bigint"
+        "SELECT id, word FROM scratch WHERE id = %(id)s::bigint"
     ]
 
 
 def test_a_statement_survives_a_migration_of_its_result_types(scratch: None) -> None:
     assert find() == "one"
-    sql_run("ALTER TABLE scratch ALTER told TYPE int USING 7")
+    sql_run("ALTER TABLE scratch ALTER word TYPE int USING 7")
     assert [find(), find()] == [7, 7]
 
 
@@ -82,7 +82,7 @@ def test_another_statement_of_the_same_name_is_never_run(scratch: None) -> None:
     name = sql.scalar("SELECT name FROM pg_prepared_statements WHERE statement LIKE '%%FROM scratch%%'")
     new_session()
     with connection.cursor() as cursor:
-        cursor.execute(f'PREPARE "{name}" (bigint) AS SELECT $1 AS id, 7 AS told')
+        cursor.execute(f'PREPARE "{name}" (bigint) AS SELECT $1 AS id, 7 AS word')
     assert find() == "one"
 
 
@@ -98,7 +98,7 @@ def executed() -> float:
 
 def test_a_statement_is_not_repeated_in_a_failed_transaction(scratch: None) -> None:
     assert find() == "one"
-    sql_run("ALTER TABLE scratch ALTER told TYPE int USING 7")
+    sql_run("ALTER TABLE scratch ALTER word TYPE int USING 7")
     with pytest.raises(NotSupportedError), transaction.atomic():
         find()
     assert find() == 7
