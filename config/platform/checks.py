@@ -40,9 +40,9 @@ def check_admin(app_configs: Any = None, **_later: Any) -> list[CheckMessage]:
 
 
 def is_pooled(url: str) -> bool:
-    """Return whether a connection pooler responds. It announces another process than the one that runs the statements.
+    """Return whether a connection pooler responds, or False if the server cannot be reached.
 
-    Return False if the server cannot be reached.
+    A pooler reports a process ID when the client connects, which is not that of the process that runs the statements.
     """
     try:
         with psycopg.connect(url, connect_timeout=CONNECT_SECONDS, autocommit=True) as connection:

@@ -91,7 +91,7 @@ class Identity(models.Model):
     tokens = models.JSONField(default=dict)
     checked_at = models.DateTimeField(help_text="When the provider last confirmed the user.")
     attempted_at = models.DateTimeField(help_text="When the last check began.")
-    failed_at = models.DateTimeField(null=True, help_text="When the last check began that had no answer.")
+    failed_at = models.DateTimeField(null=True, help_text="When the last check that got no response began.")
     ended_at = models.DateTimeField(null=True, help_text="When it no longer confirmed the user.")
 
     class Meta:

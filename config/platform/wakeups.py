@@ -3,7 +3,7 @@
 A lost message delays work by at most a reaper interval; a duplicate has no effect. The reaper only fills a queue up to
 a limit, so that messages do not accumulate while workers are down or busy.
 
-Tasks are sent by name, so that senders do not import the code that runs them.
+Celery tasks are sent by name, so that senders do not import the code that runs them.
 """
 
 from contextvars import copy_context
@@ -14,7 +14,7 @@ from celery import current_app
 from django.conf import settings
 from kombu import Connection
 from kombu.exceptions import OperationalError
-from structlog.contextvars import unbind_contextvars
+from structlog.contextvars import clear_contextvars
 
 from config.platform import broker
 
@@ -36,7 +36,7 @@ def send(name: str, *messages: dict[str, str], countdown: float = 0, fill_to: in
 
 
 def publish(name: str, messages: tuple[dict[str, str], ...], *, countdown: float, fill_to: int | None) -> None:
-    unbind_contextvars("request_id", "job_id", "chunk_id")
+    clear_contextvars()  # of the copy: the sender keeps its own
     try:
         with current_app.connection_for_write(transport_options=SHORT_TIMEOUTS) as connection:
             queue = settings.CELERY_TASK_ROUTES[name]["queue"]

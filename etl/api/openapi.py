@@ -186,7 +186,8 @@ would return. If no file can be accepted, the response is 400. The batch as a wh
 places in the queue. If there are not enough places, nothing is created, and the response states the numbers.
 
 A ZIP file can have folders. Hidden files that macOS and Windows add are ignored. Encrypted files, paths that point
-outside of the archive, and files that are compressed more than 200 times are refused.""",
+outside of the archive, and files of more than 1 MiB that have more than 200 times their compressed size are
+refused.""",
     "parameters": [
         BATCH_KEY,
         location(202, "The batch."),
@@ -292,7 +293,7 @@ GET: dict[str, Any] = {
     "description": """Returns 200 for every existing task, regardless of its `status`. While the task is active, poll
 with `?wait=20`, which responds on the first change, or subscribe to `GET …/events`. After `completed`, `result`
 contains the data. After `failed`, `error` contains the cause, and `error.retryable` states whether `POST …/retry` may
-succeed. Staff can read every task.""",
+succeed. Staff with the permission can read every task.""",
     "parameters": [WAIT, retry_after(200, "task")],
     "examples": [
         response_example("Running", examples.RUNNING),

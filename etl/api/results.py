@@ -1,9 +1,11 @@
 """API views of results: reading, correction, approval, and history."""
 
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import QuerySet, TextField
+from django.db.models.functions import Cast, Coalesce, Length
 from django.http.response import HttpResponseBase
 from django.utils.cache import get_conditional_response
 from drf_spectacular.utils import OpenApiResponse, extend_schema_view
@@ -147,9 +149,11 @@ class HistoryView(TaskAPIView, generics.ListAPIView[ReviewEvent]):
 
     audited = OPENS_DATA
     ordering = ("-id",)
+    row_bytes = staticmethod(attrgetter("text_bytes"))
 
     def get_queryset(self) -> QuerySet[ReviewEvent]:
-        return ReviewEvent.objects.filter(task_id=self.kwargs["task_id"]).select_related("user")
+        events = ReviewEvent.objects.filter(task_id=self.kwargs["task_id"]).select_related("user")
+        return events.annotate(text_bytes=Coalesce(Length(Cast("change", TextField())), 0))
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         state = visible(request, kwargs["task_id"])

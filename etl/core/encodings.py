@@ -34,10 +34,11 @@ CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 # Maximum share of control characters in a text, and a number that is always accepted: text from PDFs has some, and the
 # last character of a file in DOS is one.
 MAX_CONTROLS, FEW_CONTROLS = 0.001, 2
-# Common encodings. Without this list, short texts would often be detected as a rare encoding that is similar.
+# Common encodings. Of several that are equally likely, the first is used. UTF-16 is last, because almost any bytes are
+# valid in it. Without this list, short texts would often be detected as a rare encoding that is similar.
 COMMON = (
-    *WIDE, "cp1252", "cp1250", "cp1253", "cp1251", "cp1254", "cp1255", "cp1256", "cp1257", "koi8_r", "iso8859_2",
-    "cp932", "euc_jp", "gb18030", "big5", "cp949", "cp874",
+    "cp1252", "cp1250", "cp1253", "cp1251", "cp1254", "cp1255", "cp1256", "cp1257", "koi8_r", "iso8859_2",
+    "cp932", "euc_jp", "gb18030", "big5", "cp949", "cp874", *WIDE,
 )  # fmt: skip
 # Maximum differences of noise and coherence at which the Western encoding is preferred to the best match.
 NOISE, COHERENCE = 0.05, 0.1
@@ -74,8 +75,19 @@ def without_controls(text: str) -> str:
 
 
 def guess(content: bytes) -> str | None:
-    """Return the encoding with the least noise, or the most common one of several that are nearly equal."""
-    matches = [each for each in from_bytes(content, cp_isolation=list(COMMON)) if is_possible(content, each.encoding)]
+    """Return the encoding with the least noise, or the Western one if it is nearly as good.
+
+    Of equal ones, return the first in COMMON.
+    """
+    encodings_by_length: dict[int, list[str]] = {}
+    for encoding in COMMON:
+        encodings_by_length.setdefault(complete_length(content, encoding), []).append(encoding)
+    found = sorted(
+        match
+        for length, encodings in encodings_by_length.items()
+        for match in from_bytes(content[:length], cp_isolation=encodings)
+    )
+    matches = [each for each in found if is_possible(content, each.encoding)]
     if not matches:
         return None
     best = matches[0]
@@ -86,6 +98,13 @@ def guess(content: bytes) -> str | None:
     if western and western.chaos <= best.chaos + NOISE and western.coherence >= best.coherence - COHERENCE:
         return WESTERN
     return min(alike, key=COMMON.index)
+
+
+def complete_length(content: bytes, encoding: str) -> int:
+    """Return the length of the content without an incomplete last character, in bytes."""
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    decoder.decode(content)
+    return len(content) - len(decoder.getstate()[0])
 
 
 def is_possible(content: bytes, encoding: str) -> bool:
@@ -105,7 +124,7 @@ def is_possible(content: bytes, encoding: str) -> bool:
 
 def sample(content: bytes) -> bytes:
     """Return the part of the content to examine: its beginning or, if that is ASCII, the part around the first byte
-    that is not. It never cuts a character of two bytes in half."""
+    that is not. It never begins within a character, but may end within one if the text has no line ends."""
     if len(content) <= SAMPLE:
         return content
     start = 0

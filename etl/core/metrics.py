@@ -57,7 +57,8 @@ def count_tokens(prompt: int, completion: int) -> None:
 STREAMS_OPENED = Counter("etl_streams_opened_total", "Opened event streams.")
 STREAMS_CLOSED = counter(
     "etl_streams_closed_total",
-    "Closed event streams: the task ended, the client disconnected, or the stream reached its maximum duration.",
+    "Closed event streams: the task ended, the client disconnected, the stream reached its maximum duration, or access "
+    "was revoked.",
     reason=["ended", "left", "renewed", "revoked"],
 )
 WAITS_BEGUN = Counter("etl_waits_begun_total", "Requests that started to wait for a task to change.")

@@ -11,6 +11,7 @@ from django.db import transaction
 from django.db.models import Count, Max, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
+from config.platform.db.locks import lock_user
 from config.platform.http import audit
 from config.platform.http.problems import BadInput, InputError, NotFound, Problem, require_first
 from etl.core.errors import LlmForbidden
@@ -70,7 +71,8 @@ def start(rules: QuerySet[Rule], rule_id: int, *, version: int | None, user: Use
     Raises BadInput, NoSuchRule, NoSamples, NothingToEvaluate, AlreadyRunning, TooManyEvaluations and QuotaExceeded.
     """
     with transaction.atomic():
-        # The lock serializes starts.
+        lock_user(user.pk)
+        # The lock of the rule makes the numbers of its evaluations unique.
         rule = require_first(rules.select_for_update().filter(pk=rule_id), NoSuchRule)
         number = version or rule.version
         asks_model = check_version(rule, number)

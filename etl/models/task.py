@@ -59,8 +59,12 @@ class TaskQuerySet(models.QuerySet["Task"]):
         return self.annotate(data=RawSQL(DATA, (), output_field=ExactJSON()))  # noqa: S611 - a constant
 
     def with_name(self, text: str) -> Self:
-        """Filter by a part of the file name or, if the text is short, by its beginning."""
-        return self.filter(Task.name_matches(unicodedata.normalize("NFC", text)))
+        """Filter by a part of the file name or, if the text is short, by its beginning.
+
+        The text is changed like file names at their submission: `uploads.printable`.
+        """
+        name = "".join(char for char in unicodedata.normalize("NFC", text) if char.isprintable())
+        return self.filter(Task.name_matches(name))
 
     def newest_duplicates(self, *, user_id: int, digests: Iterable[str]) -> dict[str, int]:
         """Return the IDs of the user's newest tasks with these SHA-256 digests, by digest."""

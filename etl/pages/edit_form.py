@@ -27,6 +27,7 @@ MAX_FIELDS = 300  # fields of a form, without those of added rows
 ROWS = 25  # rows of a long list that a page shows
 MAX_NEW_ROWS = 50  # rows that a form may add to a list
 NEW_LEVELS = 3  # nesting of objects that the data lacks; a recursive schema would nest them without limit
+MAX_NEW_FIELDS = 1_000  # members of such objects in a form, and in each added row: each level multiplies their number
 LONG = 60  # characters; longer texts get a control with several lines
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -102,6 +103,7 @@ class EditForm:
         self.data, self.sources, self.at, self.posted, self.add = data, sources, at, posted, add
         # Fields of added rows are not counted, so that the submitted form has the same parts as the displayed one.
         self.remaining, self.field_count, self.is_counted = MAX_FIELDS, 0, True
+        self.remaining_new = MAX_NEW_FIELDS
         self.errors: list[str] = []  # errors that belong to no field
         part = resolve(data, at)
         self.first = first if isinstance(part, list) and first < len(part) else 0
@@ -169,7 +171,8 @@ class EditForm:
         if field.pointer == self.at or base is ABSENT or base is None:
             return False
         field.size = len(base)
-        field.is_linked = sum(1 for _ in islice(scalars(base), self.remaining + 1)) > self.remaining
+        limit = max(0, self.remaining)  # negative after more members than the data has
+        field.is_linked = sum(1 for _ in islice(scalars(base), limit + 1)) > limit
         if field.is_linked:
             field.result = base
         return field.is_linked
@@ -177,13 +180,14 @@ class EditForm:
     def fill_object(self, field: EditField, guide: Guide, base: Any, levels: int) -> None:
         if self.link_if_too_large(field, base):
             return
-        known = base if isinstance(base, dict) else {}
-        if not isinstance(base, dict):
-            levels -= 1
+        is_new = not isinstance(base, dict)
+        known = {} if is_new else base
+        levels -= is_new
         named = [name for part in guide.parts for name in as_map(part.get("properties"))]
         required = guide.required()
         for name in dict.fromkeys([*named, *known]):
-            if name in known or levels > 0:
+            if not is_new or (levels > 0 and self.remaining_new > 0):
+                self.remaining_new -= is_new
                 inside, pointer = known.get(name, ABSENT), join(field.pointer, name)
                 is_required = name in required
                 child = self.build_field(
@@ -206,9 +210,12 @@ class EditForm:
         for number in range(self.rows_of(field.pointer, len(shown))):
             old = shown[number] if number < len(shown) else ABSENT
             pointer = join(field.pointer, first + number)
-            was_counted, self.is_counted = self.is_counted, self.is_counted and old is not ABSENT
+            outside = self.is_counted, self.remaining_new
+            if old is ABSENT:  # limits of its own, so that other parts of the form stay the same
+                self.is_counted, self.remaining_new = False, MAX_NEW_FIELDS
             row = self.build_field(guide.item(), old, pointer, name=str(first + number + 1))
-            self.is_counted = was_counted
+            if old is ABSENT:
+                self.is_counted, self.remaining_new = outside
             row.is_row = True
             row.is_removed = self.posted is not None and f"drop{pointer}" in self.posted
             field.children.append(row)

@@ -92,7 +92,7 @@ def is_too_complex(text: str) -> bool:
 
 
 def max_cells(block: str) -> int:
-    """Return an upper bound for the cells of a table in this block."""
+    """Estimate the cells of a table in this block from its pipes: at least half of their number."""
     pipes = [line.count("|") for line in block.split("\n")]
     return len(pipes) * max(pipes)
 

@@ -10,7 +10,7 @@ from django.http.response import HttpResponseBase
 from config.platform import exact_json, storage
 from config.platform.http import staff
 from config.platform.http.audit import OPENS_DATA
-from config.platform.http.problems import NotFound, Problem
+from config.platform.http.problems import NotFound, Problem, require_first
 from config.platform.ui.base import api_request
 from etl.api import answer, lookup, markdown
 from etl.core.formats import DocumentFormat
@@ -18,12 +18,12 @@ from etl.core.states import Status
 from etl.ingest import acceptance
 from etl.models import Task
 from etl.pages import invoices, sheets, tree
-from etl.pages.base import DocumentsPage, TaskPage, visible, visible_state
+from etl.pages.base import UNKNOWN, DocumentsPage, TaskPage, visible, visible_state
 from etl.pipeline import artifacts
 from etl.providers.base import LOW_CONFIDENCE
 from etl.runstate import RunState
 
-NUMBER = re.compile(r"[0-9]{1,7}")  # of a page or a piece
+NUMBER = re.compile(r"[0-9]{1,7}")  # of a page, a piece, or a member
 RAW_BYTES = 200_000  # of JSON shown as text; larger results are download only
 DOWNLOAD_SECONDS = 60  # validity of a presigned URL: the download must start, not end, in this time
 
@@ -165,7 +165,7 @@ def output_of(state: RunState) -> dict[str, Any]:
         stored = artifacts.find(artifacts.output_key(replace(state, run=run)))
     if stored and run == state.run and not state.review.corrections:
         return stored
-    row = Task.objects.get(pk=state.task_id)
+    row = require_first(Task.objects.filter(pk=state.task_id), NotFound(UNKNOWN))
     stored = stored or (row.last_result if row.last_result_run == run else row.result)
     return row.corrected(stored, run=run) or {}
 

@@ -4,7 +4,8 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db.models import Exists, OuterRef
+from django.db.models import Case, Exists, F, OuterRef, TextField, When
+from django.db.models.functions import Cast, Length
 
 from config.platform.http import staff
 from config.platform.http.audit import CHANGES
@@ -25,7 +26,8 @@ from rules.library.choices import rules_for
 
 MAX_EVENTS = 50  # of the review history
 WORDS = {"corrected": "Corrected", "approved": "Approved", "approval_removed": "Approval removed"}
-EMPTY = "(empty)"
+EMPTY, LARGE = "(empty)", "(too large to show)"
+MAX_CHANGE = 20_000  # characters of a change that the history loads
 PANES = ("markdown", "json")  # which htmx fetches separately
 
 
@@ -121,7 +123,10 @@ def sample_of(state: RunState, mode: str, user: User) -> str | None:
 
 def review_of(state: RunState) -> dict[str, Any]:
     """Return the last correction of the result, and the newest review events of all results of the task."""
-    events = list(ReviewEvent.objects.filter(task_id=state.task_id).select_related("user")[: MAX_EVENTS + 1])
+    rows = ReviewEvent.objects.filter(task_id=state.task_id).select_related("user").defer("change")
+    rows = rows.annotate(size=Length(Cast("change", TextField())))
+    rows = rows.annotate(small_change=Case(When(size__lte=MAX_CHANGE, then=F("change"))))
+    events: list[Any] = list(rows[: MAX_EVENTS + 1])
     own = [event for event in events if event.run == state.run and event.kind == ReviewEvent.Kind.CORRECTED]
     return {
         "tag": review.tag(state),
@@ -131,14 +136,17 @@ def review_of(state: RunState) -> dict[str, Any]:
     }
 
 
-def shown(event: ReviewEvent, state: RunState) -> dict[str, Any]:
-    change = event.change or {}
+def shown(event: Any, state: RunState) -> dict[str, Any]:
+    """Return the template context of an event of `review_of`."""
+    change = event.small_change or {}
     texts = {name: text_of(change[name]) or EMPTY for name in ("before", "after") if name in change}
+    if event.size and not change:
+        texts = {"after": LARGE}
     return {
         "at": event.created_at,
         "by": event.user.username,
         "what": WORDS[event.kind],
-        "pointer": event.pointer if event.change else None,
+        "pointer": event.pointer if event.size else None,
         "is_earlier": event.run != state.run,
         **texts,
     }

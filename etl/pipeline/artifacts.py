@@ -4,9 +4,9 @@
     etl/tasks/17/ocr-9405313/8b20….layout.json    the blocks of its pages with their boxes, named by their content
     etl/tasks/17/ocr-9405313/4c1d….lines.json     the lines of its pages with their boxes, named by their content
     etl/tasks/17/ocr-9405313/61e7….einvoice.json  the e-invoice in the document, named by its content
-    etl/tasks/17/ocr-9405313/result.json          the commit of OCR: pages, metadata, warnings, and the key of Markdown
+    etl/tasks/17/ocr-9405313/result.json          the commit of OCR: pages, metadata, warnings, the key of the Markdown
     etl/tasks/17/result-9405313/output.json       the commit of post-processing
-    etl/tasks/17/result-9405313/answer.txt        the unusable response of the model, of a failed run
+    etl/tasks/17/result-9405313/answer.txt        the model's unusable response, if the run failed because of it
     etl/tasks/17/result-9405313/journal/5c1e….json model responses of this run, valid or not
     etl/tasks/17/journal-9405313/5c1e….json       accepted responses, which later runs can reuse
 
@@ -121,9 +121,8 @@ def answer_key(owner: ArtifactOwner) -> str:
 
 def response_key(owner: ArtifactOwner, entry: str, *, run: bool) -> str:
     """Return the key of a cached model response. `run`: for this run only, not for later runs of the task."""
-    digest = hashlib.sha256(entry.encode()).hexdigest()
-    of_task = f"{folder(owner)}journal-{owner.journal_run}/{digest}.json"
-    return f"{result_folder(owner)}journal/{digest}.json" if run else of_task
+    journal = f"{result_folder(owner)}journal/" if run else f"{folder(owner)}journal-{owner.journal_run}/"
+    return f"{journal}{hashlib.sha256(entry.encode()).hexdigest()}.json"
 
 
 # ---- OCR ------------------------------------------------------------------------------------------------------------

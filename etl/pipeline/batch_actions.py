@@ -63,6 +63,8 @@ def cancel(batch: DocumentBatch, *, is_forced: bool = False) -> int:
         if not cancelled:
             running.filter(cancelled_at=now).update(cancelled_at=None)
     if not cancelled:
+        if is_forced or not waiting:
+            raise NothingToCancel
         raise NothingToCancel(
             f"Being processed: {counted(len(waiting), 'document')}. To cancel such documents too, stop all (`force`)."
         )

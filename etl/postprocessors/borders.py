@@ -114,7 +114,8 @@ def form_of(first: str, *, is_frequent: bool) -> str:
 def by_indentation(lines: list[Line]) -> Items | None:
     """Find items whose first line is less indented than their other lines."""
     indents = [len(line.text) - len(line.text.lstrip()) for line in lines]
-    starts = [index for index, indent in enumerate(indents) if indent == min(indents)]
+    least = min(indents)
+    starts = [index for index, indent in enumerate(indents) if indent == least]
     is_shape = len(starts) >= MIN_ITEMS and len(lines) - len(starts) >= len(starts) / 2
     return spans_from(lines, starts) if is_shape and is_dense(starts, lines) else None
 

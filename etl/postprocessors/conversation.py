@@ -1,9 +1,9 @@
 """Conversation with a language model: requests, validation of the responses, and corrective retries.
 
 If a response is not JSON, it is requested again, up to twice. If parts of it do not match the schema, only these parts
-are requested again (`repair.py`). Items that are still invalid are omitted with a warning. Each reply is stored in the
-response cache before it is used, so that a stage continues with the stored replies after a crash. Token usage is
-counted for every reply, including unusable ones.
+are requested again (`repair.py`), or a short response as a whole. Items that are still invalid are omitted with a
+warning. Each reply is stored in the response cache before it is used, so that a stage continues with the stored replies
+after a crash. Token usage is counted for every reply, including unusable ones.
 """
 
 import copy

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import combinations
 from typing import Any
 
 from config.platform import exact_json
@@ -180,7 +179,9 @@ class Merger:
         filled = [tree for tree in trees if not is_blank(tree)]
         if any(type(tree) is not type(filled[0]) for tree in filled):
             chosen = self.choose(guide, filled, pointer)
-            filled = trees = [tree for tree in filled if type(tree) is type(chosen)]
+            # Lists are concatenated. Other objects or scalars would be a second conflict for the same pointer.
+            is_list = isinstance(chosen, list)
+            filled = trees = [tree for tree in filled if isinstance(tree, list)] if is_list else [chosen]
         candidates = filled or [tree for tree in trees if not is_null(tree)] or trees
         # Only blank scalars are dropped here. Lists are joined and objects merged, which handles their blank members.
         sources = candidates if isinstance(candidates[0], Leaf) else trees
@@ -213,7 +214,7 @@ class Merger:
         """Return the object of one piece. Objects that agree in a member may still be different objects."""
         own = {name for tree in trees for name in tree if guide.member(name).policy}
         parts = [{name: inside for name, inside in tree.items() if name not in own} for tree in trees]
-        is_agreed = all(agrees(one, other) is not False for one, other in combinations(parts, 2))
+        is_agreed = agree(parts)
         places = maximal_objects([part for part in parts if not is_blank(part)])
         if len(places) < 2 or (is_same and is_agreed):  # noqa: PLR2004 - there is nothing to choose
             return union(*(places if not is_same else ()), *parts)
@@ -266,28 +267,26 @@ class Merger:
         ]
 
 
-def agrees(one: dict[str, Tree], other: dict[str, Tree]) -> bool | None:
-    """Return whether two objects have the same values in their common members, or None if they have none in common."""
-    shared = [name for name in one if name in other and not is_blank(one[name]) and not is_blank(other[name])]
-    return all(loose_key(plain(one[name])) == loose_key(plain(other[name])) for name in shared) if shared else None
+def values_of(part: dict[str, Tree]) -> dict[str, str]:
+    """Return the members of an object that are not blank, with texts for comparing their values."""
+    return {name: loose_key(plain(inside)) for name, inside in part.items() if not is_blank(inside)}
+
+
+def agree(parts: list[dict[str, Tree]]) -> bool:
+    """Return whether each member has the same value in all objects that have it."""
+    values: dict[str, str] = {}
+    return all(values.setdefault(name, value) == value for part in parts for name, value in values_of(part).items())
 
 
 def maximal_objects(parts: list[dict[str, Tree]]) -> list[dict[str, Tree]]:
     """Return the objects whose values are not contained in another object. Of equal objects, return the first."""
-    sizes = [sum(not is_blank(inside) for inside in part.values()) for part in parts]
-    order = sorted(range(len(parts)), key=lambda at: -sizes[at])
+    values = [values_of(part) for part in parts]
+    order = sorted(range(len(parts)), key=lambda at: -len(values[at]))
     found: list[int] = []
     for at in order:
-        if not any(contains_values(parts[other], parts[at]) for other in found):
+        if not any(values[at].items() <= values[other].items() for other in found):
             found.append(at)
     return [parts[at] for at in sorted(found)]
-
-
-def contains_values(whole: dict[str, Tree], part: dict[str, Tree]) -> bool:
-    filled = {name for name, inside in part.items() if not is_blank(inside)}
-    return filled <= whole.keys() and all(
-        loose_key(plain(part[name])) == loose_key(plain(whole[name])) for name in filled
-    )
 
 
 def union(*parts: dict[str, Tree]) -> dict[str, Tree]:

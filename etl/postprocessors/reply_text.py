@@ -18,7 +18,8 @@ END_OF_CHANNEL = re.compile(r"<\|(?:return|end|call|start)\|>")
 BARE_CHANNELS = re.compile(r"\A(?:assistant)?(?:analysis|commentary).*assistantfinal", re.DOTALL)
 SPACE = "\ufeff \t\r\n"
 FENCE = "```"
-JSON_BEGINS = re.compile(r'\{\s*"|^\s*[\[{]', re.MULTILINE)
+# `[^\S\n]` instead of `\s`: otherwise, the time is quadratic in the number of blank lines.
+JSON_BEGINS = re.compile(r'\{\s*"|^[^\S\n]*[\[{]', re.MULTILINE)
 decoder = json.JSONDecoder()
 
 

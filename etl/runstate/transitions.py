@@ -255,11 +255,11 @@ def wait(
     failure: Mapping[str, str] | None = None,
     transition_id: str | None = None,
 ) -> Verdict:
-    """Return the lease and schedule the next attempt after `delay` seconds.
+    """Release the lease and schedule the next attempt after `delay` seconds.
 
     `wakes_up`: the caller sends a wake-up message with that delay. `refused`: the storage refused the output. `counts`:
-    whether the attempt counts; otherwise it is returned too. `warnings`: the task's new warnings as JSON; "" keeps
-    them. `failure`: the `code` and `detail` of the attempt. Raises Unavailable.
+    whether the attempt counts. `warnings`: the task's new warnings as JSON; "" keeps them. `failure`: the `code` and
+    `detail` of the attempt. Raises Unavailable.
     """
     return move(
         state.task_id,
@@ -284,7 +284,8 @@ def failures_with(state: RunState, failure: Mapping[str, str] | None) -> dict[st
 
 
 def release(state: RunState, *, warnings: str = "") -> Verdict:
-    """Return the lease and the attempt when the worker shuts down. `warnings`: as in `wait`. Raises Unavailable."""
+    """Release the lease when the worker shuts down, without counting the attempt. `warnings`: as in `wait`. Raises
+    Unavailable."""
     return move(
         state.task_id,
         **lease_conditions(state),

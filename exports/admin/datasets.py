@@ -55,8 +55,8 @@ class GrantFormSet(BaseInlineFormSet):
     def clean(self) -> None:
         super().clean()
         had_grants = any(form.instance.pk for form in self.forms)
-        kept = [form for form in self.forms if form.has_changed() or form.instance.pk]
-        if had_grants and all(form in self.deleted_forms for form in kept) and "open_to_all" not in self.data:
+        filled = [form for form in self.forms if form.has_changed() or form.instance.pk]
+        if had_grants and all(form in self.deleted_forms for form in filled) and "open_to_all" not in self.data:
             raise forms.ValidationError(
                 "This is the last grant. Without one, all users can export the dataset. Confirm this to delete it."
             )

@@ -154,7 +154,7 @@ GET: dict[str, Any] = {
     "description": """Returns 200 for every export that exists, whatever its `status`. While the export is active, poll
 again after `Retry-After` seconds, or subscribe to `GET /exports/{jobId}/events` instead. After `success`, `receipt`
 contains the download link. After `failed`, `error` contains the cause. If its
-`retryable` is true, `POST …/retry` may succeed. Staff can read every export, but not its link.""",
+`retryable` is true, `POST …/retry` may succeed. Staff with the permission can read every export, but not its link.""",
     "parameters": [retry_after(200, "job")],
     "examples": [
         response_example("Running", examples.RUNNING),
@@ -185,7 +185,8 @@ CANCEL: dict[str, Any] = {
 REPLAY: dict[str, Any] = {
     "summary": "Replay an export",
     "description": "Submits the same request as a new job, which you own. It costs as much as a new export; chunks "
-    "that reuse a file are refunded. 409 `not_replayable`: the dataset has changed; create a new export instead.",
+    "that reuse a file are refunded. 409 `not_replayable`: the limits, the dataset, or your access to it have changed; "
+    "create a new export instead.",
     "parameters": [location(202, "The new job."), retry_after(202, "job", required=True)],
     "examples": [response_example("Accepted", examples.REPLAYED, status=202)],
 }

@@ -1,4 +1,4 @@
-"""API views of schedules. Other users than the owner, including staff, get 404; staff use the admin instead."""
+"""API views of schedules. Users other than the owner, including staff, get 404; staff use the admin instead."""
 
 from typing import Any
 from uuid import UUID

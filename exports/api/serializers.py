@@ -15,6 +15,7 @@ from rest_framework.settings import api_settings
 from config.platform.built_in_datasets import BuiltInDataset
 from config.platform.http.problems import MAX_ERRORS
 from config.platform.http.serializers import (
+    CONTROL,
     INVALID_DATE,
     DayField,
     FilledText,
@@ -39,7 +40,6 @@ DELIVERIES = ["auto", *DeliveryKind.values]
 MIN_DELIVERY_TTL = 600  # seconds
 # Not allowed in keys, regardless of the dataset's pattern. Prevents path traversal and line breaks in logs.
 FORBIDDEN_IN_KEYS = re.compile(r"\.\.|[/\\\x00-\x1f\x7f]")
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # control characters and line separators
 MAX_KEY_BYTES = 200  # object stores allow 255 for a path segment, which also contains the date and the extension
 
 

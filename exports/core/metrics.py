@@ -60,7 +60,8 @@ RATE_LIMITED = Counter("export_rate_limited_total", "Requests rejected by the ra
 STREAMS_OPENED = Counter("export_streams_opened_total", "Event streams that were opened.")
 STREAMS_CLOSED = counter(
     "export_streams_closed_total",
-    "Event streams that were closed: the job ended, the client disconnected, or the stream reached its maximum age.",
+    "Event streams that were closed: the job ended, the client disconnected, the stream reached its maximum age, or "
+    "access was revoked.",
     reason=["ended", "left", "renewed", "revoked"],
 )
 

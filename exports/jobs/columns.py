@@ -16,7 +16,9 @@ class DatasetColumn(TypedDict):
 class ColumnsUnknown(Problem):
     status = 503
     code = "source_unavailable"
-    detail = "The columns of this dataset are not known yet, and the source database is unavailable. Try again later."
+    detail = (
+        "The columns of this dataset are not known yet, and the source database did not return them. Try again later."
+    )
 
 
 def as_stored(columns: list[database.Column]) -> list[DatasetColumn]:

@@ -77,7 +77,8 @@ class Progress(TypedDict):
     bytes: int
     percent: Annotated[float, partial(serializers.FloatField, min_value=0, max_value=100)]
     etaSeconds: Annotated[
-        int | None, "Estimated seconds to completion. Null before the first chunk ends and after the last."
+        int | None,
+        "Estimated seconds to completion. Null until a chunk ends after the start or a retry, and after the job ends.",
     ]
 
 

@@ -88,7 +88,10 @@ class DownloadDelivery(JobAction):
 
 
 def fresh_link(request: HttpRequest, job_id: UUID) -> Link:
-    """Create a link that is bound to this browser. Raises NotFound for other users, NotReady, and ReceiptExpired."""
+    """Create a link that is bound to this browser.
+
+    Raises NoSuchExport for other users, and the errors of `receipts.fresh_link`.
+    """
     drf_request = api_request(request)
     return receipts.fresh_link(views.visible(drf_request, job_id, by_staff=False), views.client_of(drf_request))
 

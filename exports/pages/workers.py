@@ -16,14 +16,15 @@ MAX_CHUNKS = 400
 MAX_LANES = 20
 WIDTH, MIN_WIDTH = 1000, 2  # of the chart and of its narrowest bar, in SVG units
 
-# Every nth chunk, each found by an index. LIMIT 1 keeps the planner from reading all chunks.
+# Every nth chunk, each found by an index. LIMIT 1 keeps the planner from reading all chunks. Chunks that wait for
+# another attempt are left out, because the end of their latest call is not recorded.
 CHUNKS = """
 SELECT c.* FROM generate_series(0, %(total)s - 1, %(step)s) AS position
 CROSS JOIN LATERAL (
     SELECT key, effective_date, status, source, backend, started_at, finished_at FROM exports_chunk
     WHERE job_id = %(job)s AND seq = position LIMIT 1
 ) c
-WHERE c.started_at IS NOT NULL ORDER BY coalesce(c.finished_at, 'infinity'), c.started_at
+WHERE c.started_at IS NOT NULL AND c.status <> 'retrying' ORDER BY coalesce(c.finished_at, 'infinity'), c.started_at
 """
 
 
@@ -102,7 +103,8 @@ def lanes_of(rows: Iterable[sql.Row], begin: datetime, end: datetime, now: datet
 
 
 def worker_of(row: sql.Row) -> str:
-    """Return the host and process of the worker, such as `web1-4711`."""
+    """Return the name of the chunk's lane: the host and process of the worker, such as `web1-4711`, if it called the
+    source."""
     if row["source"] == Source.REUSED:
         return "Reused files"
     return database.process_of(row["backend"]) or "Not recorded"

@@ -30,9 +30,9 @@ class ChangedMeanwhile(Problem):
 
 
 def create(*, owner: User, values: dict[str, Any]) -> Rule:
-    """Create a user's rule and its first version. `values` contains FIELDS; those with defaults may be missing.
+    """Create a user's rule and its first version. Raises BadInput and QuotaExceeded.
 
-    Raises BadInput and QuotaExceeded.
+    `values` contains FIELDS; those with defaults may be missing, except `postprocess_mode` and `json_schema`.
     """
     require_schema(values)
     with transaction.atomic():

@@ -227,7 +227,7 @@ def finder(text: str, pointers: list[str]) -> Callable[[str], Place | None]:
         return lambda _: syntax_error
     try:
         schema_text.read(text)
-    except BadInput:  # nested too deeply
+    except BadInput:  # valid JSON that is refused, for example because it is nested too deeply
         return lambda _: None
     known = schema_text.spans(text, pointers)
 

@@ -136,7 +136,7 @@ def size_errors(schema: Any, bounds: Bounds) -> Iterator[InputError]:
     elif exact_json.nested_deeper(schema, bounds.depth):
         yield refusal("", "too_deep", f"Must not be nested deeper than {bounds.depth} levels.")
     elif pointer := next(long_numbers(schema), None):
-        detail = f"Numbers must not have more than {MAX_DIGITS} digits, or {MAX_EXPONENT} decimal places."
+        detail = f"Numbers must not have more than {MAX_DIGITS} digits, or an exponent beyond ±{MAX_EXPONENT}."
         yield refusal(pointer, "too_large", detail)
     elif (size := compact_size(schema)) > bounds.size:
         yield refusal("", "too_large", f"Has {size:,} bytes as compact JSON; the limit is {bounds.size:,}.")
@@ -158,7 +158,7 @@ def long_numbers(value: Any, pointer: str = "") -> Iterator[str]:
 
 
 def compact_size(schema: Any) -> int:
-    """Return the size of a schema as compact JSON, in bytes. Numbers with decimals count as strings."""
+    """Return the size of a schema as compact JSON, in bytes. Decimals count as strings."""
     return len(json.dumps(schema, separators=(",", ":"), ensure_ascii=False, default=str).encode(errors="replace"))
 
 
@@ -191,13 +191,12 @@ def remote_references(value: Any, pointer: str, *, names: bool = False) -> Itera
 
 
 def draft_errors(schema: dict[str, Any]) -> Iterator[InputError]:
-    """Yield the violations of the draft's schema for schemas, one per position."""
+    """Yield the violations of the draft's metaschema, one per position."""
     broken = all_errors(dialect(draft_of(schema) or LATEST), as_decimals(schema), evaluations=METASCHEMA_EVALUATIONS)
     found = {pointer_to(error): error for error in reversed(list(broken))}
     for pointer, error in sorted(found.items()):
-        last = error.instance_path[-1] if error.instance_path else ""
-        inside_type = last == "type" or error.instance_path[-2:-1] == ["type"]
-        detail = f"Must be one of {', '.join(TYPES)}, or a list of different ones." if inside_type else message(error)
+        is_type = error.schema_path[-3:] == ["properties", "type", "anyOf"]  # the keyword, not a property of this name
+        detail = f"Must be one of {', '.join(TYPES)}, or a list of different ones." if is_type else message(error)
         yield refusal(pointer, "invalid_schema", detail)
 
 
@@ -246,7 +245,7 @@ class Compiled:
     evaluations: int
 
 
-@lru_cache(maxsize=128)  # schemas of at most 64 KB
+@lru_cache(maxsize=128)  # schemas of at most 256 KB, see APPLIED
 def compiled_from(text: str) -> Compiled:
     schema = exact_json.loads(text)
     if check(schema, bounds=APPLIED):
@@ -266,7 +265,7 @@ def compile_schema(schema: dict[str, Any]) -> jsonschema_rs.Validator:
 
 @lru_cache
 def dialect(uri: str) -> jsonschema_rs.Validator:
-    """Return the validator of a draft's schemas. The library includes the metaschemas."""
+    """Return the validator of a draft's metaschema, which the library includes."""
     return jsonschema_rs.validator_for({"$schema": uri, "$ref": uri}, offline=True)
 
 

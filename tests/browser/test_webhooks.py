@@ -141,7 +141,9 @@ def test_a_single_delivery_can_be_sent_again(
 
 
 @pytest.mark.slow
-def test_it_can_be_disabled_with_a_reason_and_enabled(page: Page, hook: Webhook, accessible: Accessible) -> None:
+def test_a_disabled_webhook_shows_the_reason_and_can_be_enabled_and_disabled(
+    page: Page, hook: Webhook, accessible: Accessible
+) -> None:
     failed(hook, 1)
     Webhook.objects.update(enabled=False, disabled_reason="No delivery has succeeded for three days.")
     open_page(page, hook)

@@ -1,4 +1,4 @@
-"""Status changes of jobs, chunks, and document tasks, which a database trigger records independent of the product's
+"""Status changes of jobs, chunks, and document tasks, which a database trigger records independently of the product's
 code."""
 
 from collections import defaultdict

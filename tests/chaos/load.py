@@ -26,7 +26,7 @@ class Load:
     seed: str
     rule_id: int
     accepted: dict[str, str] = field(default_factory=dict)
-    refused: int = 0  # requests that had to be repeated
+    refused: int = 0  # responses other than 202, and requests without a response
     failures: list[str] = field(default_factory=list)
     stopped: Event = field(default_factory=Event)
     threads: list[Thread] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Load:
     def stop(self) -> None:
         self.stopped.set()
         for thread in self.threads:
-            thread.join(LIMIT + 10)
+            thread.join(LIMIT + 40)  # the last attempt may begin at the limit, and has a timeout of 30 s
 
     def submit_continuously(self, random: Random) -> None:
         while not self.stopped.wait(random.uniform(1, 4)):
@@ -69,7 +69,7 @@ class Load:
         self.failures.append(f"{request['path']} was not accepted in {LIMIT:g} s")
 
     def record_response(self, response: httpx2.Response) -> None:
-        """503 and 429 may be retried. Any other refusal of a valid request is a fault of Sluice."""
+        """Record a response that must not occur: any refusal of a valid request, except 429 and 503 as problem+json."""
         kind = response.headers.get("content-type", "")
         if response.status_code not in (429, 503) or "problem+json" not in kind:
             self.failures.append(f"{response.status_code} {kind} {response.text[:200]}")

@@ -131,7 +131,7 @@ def test_ctrl_c_stops_waiting_only(alice: User, sluice: Cli, api_proxy: FaultPro
     assert waiting.returncode == 130
     assert err.decode().endswith(f"sluice document wait {task.pk}\n")
     assert "--timeout" not in err.decode()
-    assert sluice("document", "wait", task.pk, "--timeout", "1", code=9)
+    sluice("document", "wait", task.pk, "--timeout", "1", code=9)
 
 
 # ---- View and change -----------------------------------------------------------------------------------------------
@@ -187,6 +187,14 @@ def test_numbers_are_printed_digit_for_digit_and_in_order(alice: User, sluice: C
     complete(task, {**RESULT, "data": exact_json.loads(text)})
     assert sluice("document", "result", task.pk, "--data").text == f"{text}\n"
     assert f'"data": {text}' in sluice("document", "result", task.pk).text
+
+
+def test_a_concurrent_change_of_a_result_is_a_refusal() -> None:
+    """C3: not an unexpected error."""
+    from sluice.cli.errors import Exit, cli_error_of
+    from sluice.errors import Problem
+
+    assert cli_error_of(Problem({"code": "precondition_failed"}, status=412)).code is Exit.REFUSED
 
 
 def test_a_result_is_corrected_and_approved(alice: User, sluice: Cli) -> None:

@@ -1,4 +1,4 @@
-"""The bounds of extraction from long documents, for three families of `make extract-bench`. B16, B18, B31, B42."""
+"""The bounds of extraction from long documents, for four families of `make extract-bench`. B16, B18, B31, B42."""
 
 from collections.abc import Iterator
 from pathlib import Path

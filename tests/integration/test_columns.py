@@ -175,6 +175,16 @@ def test_the_columns_of_an_older_dataset_are_read_once(
     assert api.get("/exports/datasets/things").json()["columns"] == COLUMNS
 
 
+def test_a_missing_function_is_not_reported_as_an_outage(
+    api: APIClient, dataset: Dataset, source_db: psycopg.Connection
+) -> None:
+    """A32: the dataset was registered before its function existed."""
+    source_db.execute("DROP FUNCTION data.rows_for")
+    response = api.get("/exports/datasets/things")
+    assert (response.status_code, response.json()["code"]) == (503, "source_unavailable")
+    assert "unavailable" not in response.json()["detail"]
+
+
 def test_an_unavailable_source_is_reported_while_the_columns_are_unknown(
     api: APIClient, dataset: Dataset, unreachable: None
 ) -> None:

@@ -1,6 +1,8 @@
 """`manage.py doctor` with wrong rows and settings. `tests/operations/test_doctor.py` tests misconfigured servers."""
 
+import errno
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -504,6 +506,29 @@ def test_it_finds_a_read_only_folder(
     (tmp_path / "file").touch()
     change(etl_cache_dir=tmp_path / "file")
     monkeypatch.setenv("TMPDIR", str(tmp_path / "file"))
+    actual, text = system_check(check)
+    assert actual == level
+    assert name in text
+    assert "permissions" in text
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_it_finds_a_folder_inside_one_that_it_may_not_open(
+    change: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: tuple[Any, str, str]
+) -> None:
+    """As root, every folder can be opened, so `stat` refuses instead of the system."""
+    check, name, level = folder
+    (tmp_path / "closed").touch()
+    inside, stat = tmp_path / "closed" / "cache", os.stat
+    change(etl_cache_dir=inside)
+    monkeypatch.setenv("TMPDIR", str(inside))
+
+    def refuse(path: Any, *args: Any, **options: Any) -> os.stat_result:
+        if str(path) == str(inside):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return stat(path, *args, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
     actual, text = system_check(check)
     assert actual == level
     assert name in text

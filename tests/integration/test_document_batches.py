@@ -707,6 +707,14 @@ def test_a_cancellation_without_effect_is_not_recorded(api: APIClient) -> None:
     assert counts(api, batch) == ("completed_with_errors", 0, 0, 1, 0)
 
 
+def test_a_forced_cancellation_without_effect_does_not_suggest_force(api: APIClient) -> None:
+    """B36: the documents have ended in Redis, but their ends are not recorded yet."""
+    batch, tasks = make_batch(api, 1)
+    runstate.cancel_many([row_of(task) for task in tasks], is_forced=True, transition_id=runstate.new_id())
+    response = api.post(f"{BATCHES}/{batch.pk}/cancel", {"force": True})
+    assert (response.status_code, response.json()["detail"]) == (409, "No document of this batch can be cancelled.")
+
+
 def test_concurrent_cancellations_without_effect_are_not_recorded(api: APIClient) -> None:
     """B36: a double click, while all documents are being processed."""
     for _ in range(10):

@@ -254,6 +254,15 @@ def test_evaluations_with_deleted_samples_do_not_have_the_same_samples(alice: Us
     assert (len(answer["samples"]), answer["same_samples"]) == (1, False)
 
 
+def test_parallel_starts_of_a_user_wait_for_each_other(alice: User, api: APIClient, rule: Rule) -> None:
+    """B38: also of different rules, because the number of running evaluations is limited for each user."""
+    add(api, rule, read_document(alice, rule=rule))
+    with CaptureQueriesContext(connection) as queries:
+        start(api, rule)
+    locks = [each["sql"] for each in queries if "FOR NO KEY UPDATE" in each["sql"]]
+    assert '"auth_user"' in locks[0]
+
+
 def test_an_old_version_can_be_evaluated(alice: User, api: APIClient, rule: Rule, model_server: ModelServer) -> None:
     """B38."""
     add(api, rule, read_document(alice, rule=rule))

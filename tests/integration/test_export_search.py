@@ -63,6 +63,14 @@ def test_an_invalid_name_is_refused(api: APIClient, dataset: Dataset, name: Any,
     assert not Job.objects.exists()
 
 
+@pytest.mark.parametrize("space", ["\u00a0", "\u202f", "\u3000"])
+def test_a_name_with_other_spaces_is_found(api: APIClient, dataset: Dataset, space: str) -> None:
+    """A41"""
+    name = f"Flights{space}of{space}February"
+    assert api.post("/exports", {**BODY, "name": name}).status_code == 202
+    assert search(api, q=name) == [name]
+
+
 def test_the_form_accepts_a_name(dataset: Dataset, visitor: Client) -> None:
     """A41."""
     form = {"dataset": "things", "mode": "items", "items": "JFK 2024-02-29", "format": "csv", "compression": "none"}

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
+import redis
 from django.conf import LazySettings
 from django.db import connection as django_connection
 from django.test import Client
@@ -51,6 +52,24 @@ def failed_checks(client: Client) -> dict[str, str]:
     assert status == 503
     assert "hunter2" not in str(body)
     return {part: answer for part, answer in body["checks"].items() if answer != "ok"}
+
+
+@pytest.mark.slow
+def test_a_check_that_ended_late_is_run_again() -> None:
+    answered = threading.Event()
+    calls: list[None] = []
+
+    def check() -> None:
+        calls.append(None)
+        answered.wait(60)
+        if len(calls) == 2:
+            raise redis.ConnectionError
+
+    readiness = health.Readiness({"part": check})
+    assert readiness.run_checks() == {"part": health.LATE}
+    answered.set()
+    wait_until(readiness.running["part"].done)
+    assert readiness.run_checks() == {"part": health.SILENT}
 
 
 def test_livez_succeeds_during_outages(client: Client, settings: LazySettings, closed_port: int) -> None:

@@ -320,12 +320,12 @@ def refused_to_downloads(bucket: str) -> list[Callable[[Any], object]]:
     ]
 
 
-def test_the_download_key_reads_only_deliveries_and_documents(store: SeaweedFSWithIam, download: Keys) -> None:
+def test_the_download_key_reads_only_deliveries_images_and_documents(store: SeaweedFSWithIam, download: Keys) -> None:
     """A22."""
-    for key in ("_receipts/a", "things/a", "etl/documents/a", "etl/tasks/a"):
+    for key in ("_receipts/a", "things/a", "etl/documents/a", "etl/images/a", "etl/tasks/a"):
         store.client.put_object(Bucket=store.bucket, Key=key, Body=b"x")
     s3 = store.client_of(download)
-    for key in ("_receipts/a", "etl/documents/a"):
+    for key in ("_receipts/a", "etl/documents/a", "etl/images/a"):
         url = s3.generate_presigned_url("get_object", Params={"Bucket": store.bucket, "Key": key}, ExpiresIn=60)
         assert fetch(url)[0] == 200
     url = s3.generate_presigned_url("put_object", Params={"Bucket": store.bucket, "Key": "_receipts/a"}, ExpiresIn=60)

@@ -146,6 +146,13 @@ def test_a_formula_may_have_an_empty_text_as_its_value(provider: LocalProvider, 
     assert warnings == []
 
 
+def test_rows_may_be_numbered_from_0(provider: LocalProvider, make_document: Maker) -> None:
+    cells = b'<row r="0"><c t="str"><v>first</v></c></row><row r="1"><c t="str"><v>second</v></c></row>'
+    result, warnings = convert(provider, make_document(hostile_office.xlsx(cells), DocumentFormat.XLSX))
+    assert "first\n\nsecond" in result.markdown
+    assert warnings == []
+
+
 def test_text_boxes_and_large_pictures_of_sheets(provider: LocalProvider, make_document: Maker) -> None:
     """Before, the text was lost and a sheet with a scan had no warning."""
     buffer = io.BytesIO()

@@ -197,7 +197,15 @@ def test_it_formats_durations(value: float | None, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (10**15, "1000.0 TB")],
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1.0 kB"),
+        (999_949, "999.9 kB"),
+        (999_960, "1.0 MB"),
+        (1_500_000, "1.5 MB"),
+        (10**15, "1000.0 TB"),
+    ],
 )
 def test_it_formats_sizes(value: int, words: str) -> None:
     assert pages.size(value) == words

@@ -383,3 +383,11 @@ def test_a_flushed_redis_loses_no_review(task: Task, api: APIClient) -> None:
     corrected = correct(api, task, {"number": "INV-71"}).json()
     valkey().flushall()
     assert api.get(path(task)).json() == corrected
+
+
+def test_a_page_of_large_changes_is_shorter(task: Task, api: APIClient) -> None:
+    """B37: a change may have megabytes."""
+    for letter in "abc":
+        assert correct(api, task, {"number": letter * 600_000}).status_code == 200
+    page = api.get(path(task, "/history")).json()
+    assert (len(page["results"]), page["next"] is None) == (1, False)

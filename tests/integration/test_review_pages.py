@@ -12,7 +12,7 @@ from django.test import Client
 
 from config.platform import exact_json
 from etl.models import ReviewEvent, Task
-from etl.pages.edit_form import MAX_FIELDS, ROWS, EditForm
+from etl.pages.edit_form import MAX_FIELDS, MAX_NEW_FIELDS, ROWS, EditForm
 from etl.pipeline import actions, review
 from tests.conftest import browser_of, change_settings
 from tests.integration.etl_factories import make_task
@@ -227,6 +227,30 @@ def test_large_lists_have_separate_pages(alice: User, client: Client) -> None:
         f"Item {ROWS - 1}", "Changed", f"Item {ROWS + 2}"
     ]  # fmt: skip
     assert found["number"] == "1"
+
+
+def test_members_that_the_data_lacks_may_exceed_the_limit_of_fields() -> None:
+    """B37: the rows after them have separate pages."""
+    text = {"type": "string"}
+    row = {"type": "object", "properties": {f"p{n}": text for n in range(20)}}
+    properties = {f"h{n}": text for n in range(7)} | {"lines": {"type": "array", "items": row}}
+    entered = {f"h{n}": "x" for n in range(7)} | {"lines": [{f"p{n}": "x" for n in range(10)} for _ in range(20)]}
+    form = EditForm({"type": "object", "properties": properties}, entered, {})
+    assert [each.is_linked for each in form.root.children[-1].children] == [False] * 15 + [True] * 5
+    assert form.entered == entered
+
+
+def test_new_objects_of_a_recursive_schema_are_limited() -> None:
+    """B37: also in added rows, each for itself."""
+    node = {"type": "object", "properties": {f"p{n}": {"$ref": "#/$defs/node"} for n in range(20)}}
+    schema = {"$defs": {"node": node}, "$ref": "#/$defs/node"}
+    assert EditForm(schema, {}, {}).field_count <= 1 + 20 + MAX_NEW_FIELDS  # 8,421 without the limit
+
+
+def test_a_large_change_is_not_loaded_for_the_history(task: Task, client: Client, alice: User) -> None:
+    """B37"""
+    review.correct(row_of(task), lambda old: old | {"number": "x" * 30_000}, user=alice, if_match="*")
+    assert "(too large to show)" in client.get(path(task, "")).content.decode()
 
 
 def test_added_rows_do_not_drop_other_fields(alice: User, client: Client) -> None:

@@ -105,7 +105,7 @@ def test_owners_see_it_only_if_the_dataset_shows_errors(failed: Job, api: APICli
     assert chunk_of(api, failed)["sourceMessage"] == MESSAGE
 
 
-def test_other_users_never_see_the_message_over_the_api(failed: Job, bob: User, staff: User, pages: Client) -> None:
+def test_other_users_see_the_message_only_in_the_admin(failed: Job, bob: User, staff: User, pages: Client) -> None:
     """A34: staff who may see the job can use the admin, which records the access."""
     show_errors()
     assert client_of(bob).get(f"/exports/{failed.pk}/chunks").status_code == 404
@@ -148,7 +148,7 @@ def test_the_page_shows_the_message_with_the_summary_of_failures(failed: Job, al
 
 
 def test_chunks_without_a_message_cost_no_query(dataset: Dataset, alice: User, api: APIClient) -> None:
-    """A34: the token, the job, its chunks."""
+    """A34: the three queries read the token, the job, and its chunks."""
     show_errors()
     job = make_job(dataset, alice, 3)
     with CaptureQueriesContext(connection) as queries:
@@ -159,7 +159,7 @@ def test_chunks_without_a_message_cost_no_query(dataset: Dataset, alice: User, a
 # ---- Staff ----------------------------------------------------------------------------------------------------------
 
 
-def test_staff_see_it_in_the_admin_on_record(failed: Job, pages: Client, staff: User) -> None:
+def test_staff_see_it_in_the_admin_and_access_is_recorded(failed: Job, pages: Client, staff: User) -> None:
     """A34: for every dataset, with at most one record per hour and chunk."""
     chunk = failed.chunks.get()
     for _ in range(2):
@@ -197,6 +197,6 @@ def test_staff_without_the_permission_do_not_see_the_message(failed: Job, bob: U
         ("", ""),
     ],
 )
-def test_every_code_has_a_text(detail: str, words: str) -> None:
-    """A34: also codes of future Postgres versions."""
+def test_a_known_sqlstate_is_explained(detail: str, words: str) -> None:
+    """A34: other details, such as codes of future Postgres versions, stay as they are."""
     assert with_meaning(detail) == words

@@ -1,11 +1,13 @@
 """Access of staff to objects of other users: permissions in the API and on pages, and entries in the audit log."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
+from django.db import connection, transaction
 from django.test import Client
 from knox.models import AuthToken
 from rest_framework.test import APIClient
@@ -17,7 +19,9 @@ from exports.models import Dataset, Job
 from tests.conftest import browser_of, change_settings, client_of
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.factories import make_job
+from tests.integration.locks import waits_for_a_lock
 from tests.integration.stage_runs import row_of, run
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("configure_stages")
 
@@ -153,6 +157,36 @@ def test_refused_changes_and_changes_of_own_objects_are_not_recorded(document: T
     assert not LogEntry.objects.exists()
 
 
+def test_a_change_of_a_document_that_is_deleted_meanwhile_is_not_recorded(
+    transactional_db: None, document: Task
+) -> None:
+    browser, number = browser_of(staff_with(*VIEW, *CHANGE)), document.pk
+
+    def retry() -> int:
+        try:
+            return browser.post(f"/app/documents/{number}/retry", {"from_stage": Stage.OCR}).status_code
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            Task.objects.select_for_update().get(pk=number)
+            request = pool.submit(retry)
+            wait_until(waits_for_a_lock)
+            document.delete()
+        assert request.result(60) == 404
+    assert not LogEntry.objects.exists()
+
+
+def test_a_retry_by_staff_uses_the_owners_quota(document: Task, alice: User, settings: Any) -> None:
+    change_settings(settings, etl_max_open_per_user=1)
+    make_task(alice)
+    user = staff_with(*VIEW, *CHANGE)
+    response = client_of(user).post(f"{DOCUMENTS}/{document.pk}/retry", {"from_stage": Stage.OCR})
+    assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
+    assert records(document) == []
+
+
 # ---- Content --------------------------------------------------------------------------------------------------------
 READS: dict[str, Callable[[Any, int], Any]] = {
     "Over the API: opened the result.": lambda client, pk: client.get(f"{DOCUMENTS}/{pk}"),
@@ -199,26 +233,6 @@ def test_parts_of_a_page_are_content(document: Task) -> None:
     assert records(document) == ["On the web page: opened the document."]
 
 
-# ---- During a stream ------------------------------------------------------------------------------------------------
-def test_a_stream_ends_when_staff_lose_the_permission(alice: User) -> None:
-    user = staff_with("view_task")
-    token, _ = AuthToken.objects.create(user=user)
-    watching = Credential(user.pk, "etl.view_task", token=token.digest)
-    own = Credential(user.pk, token=token.digest)
-    assert valid_credentials([watching, own]) == {watching, own}
-    user.user_permissions.clear()
-    assert valid_credentials([watching, own]) == {own}
-
-
-def test_a_retry_by_staff_uses_the_owners_quota(document: Task, alice: User, settings: Any) -> None:
-    change_settings(settings, etl_max_open_per_user=1)
-    make_task(alice)
-    user = staff_with(*VIEW, *CHANGE)
-    response = client_of(user).post(f"{DOCUMENTS}/{document.pk}/retry", {"from_stage": Stage.OCR})
-    assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
-    assert records(document) == []
-
-
 def test_markdown_that_staff_open_in_the_rule_editor_is_recorded(alice: User) -> None:
     document = make_task(alice, rule=make_rule(alice))
     run(document)
@@ -226,3 +240,15 @@ def test_markdown_that_staff_open_in_the_rule_editor_is_recorded(alice: User) ->
     assert page.status_code == 200
     assert "Hello." in page.content.decode()
     assert LogEntry.objects.filter(object_id=document.pk).exists()
+
+
+# ---- During a stream ------------------------------------------------------------------------------------------------
+@pytest.mark.django_db
+def test_the_credential_of_a_stream_is_invalid_when_staff_lose_the_permission() -> None:
+    user = staff_with("view_task")
+    token, _ = AuthToken.objects.create(user=user)
+    watching = Credential(user.pk, "etl.view_task", token=token.digest)
+    own = Credential(user.pk, token=token.digest)
+    assert valid_credentials([watching, own]) == {watching, own}
+    user.user_permissions.clear()
+    assert valid_credentials([watching, own]) == {own}

@@ -74,6 +74,13 @@ def test_a_name_is_found_in_each_unicode_form(api: APIClient, form: Literal["NFC
         assert found(api, q=unicodedata.normalize(sought, "überw")) == ["Überweisung.md"]
 
 
+def test_a_name_is_found_with_the_characters_that_were_removed_from_it(api: APIClient) -> None:
+    """B39: macOS writes a narrow no-break space into the names of screenshots."""
+    name = "Screenshot at 9.41.00\u202fAM.md"
+    api.post(SUBMIT, {"file": SimpleUploadedFile(name, b"Hello.")}, format="multipart")
+    assert found(api, q=name) == ["Screenshot at 9.41.00AM.md"]
+
+
 def test_a_short_text_matches_the_beginning_of_the_name(api: APIClient, alice: User) -> None:
     """B39."""
     for name in ("Invoice.pdf", "my invoice.pdf"):

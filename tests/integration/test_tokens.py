@@ -1,6 +1,7 @@
 """The API of tokens, and their scopes. C9."""
 
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -92,7 +93,7 @@ def test_the_number_of_tokens_is_limited(api: APIClient, alice: User) -> None:
     assert AuthToken.objects.filter(user=alice).count() == tokens.MAX_PER_USER
 
 
-def test_a_missing_scope_is_403_and_changes_nothing(alice: User) -> None:
+def test_a_missing_scope_is_403_and_is_named(alice: User) -> None:
     response = client_with(alice, "exports:read").post("/exports", {"dataset": "flights"})
     assert (response.status_code, response.json()["code"]) == (403, "insufficient_scope")
     assert response.json()["detail"] == "The token needs the scope exports:write."
@@ -110,13 +111,17 @@ def test_tokens_with_scopes_cannot_manage_tokens(alice: User, limits: list[str])
         client.delete(f"/tokens/{tokens.id_of(own)}"),
     ):
         assert (response.status_code, response.json()["code"]) == (403, "insufficient_scope")
+        assert response.json()["detail"] == "This request needs a token that was created without scopes."
     assert AuthToken.objects.count() == count
 
 
-def test_staff_need_a_token_with_all_scopes_for_metrics(staff: User) -> None:
+def test_staff_need_a_token_without_scopes_for_metrics(staff: User) -> None:
     assert client_with(staff, *ALL).get("/metrics", REMOTE_ADDR="192.0.2.1").status_code == 403
     assert client_with(staff).get("/metrics", REMOTE_ADDR="192.0.2.1").status_code == 200
 
 
-def test_a_view_without_declared_scopes_requires_none() -> None:
-    assert scopes.needed_by(object(), "GET") == ()
+def test_a_view_without_declared_scopes_refuses_tokens_with_scopes(alice: User) -> None:
+    token, _ = tokens.create(alice, scopes=ALL)
+    request: Any = SimpleNamespace(auth=token, method="GET")
+    with pytest.raises(scopes.InsufficientScope):
+        scopes.HasScope().has_permission(request, SimpleNamespace(get=None))

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.contrib.auth.models import User
 
+from exports.core.errors import SourceTimeout
 from exports.models import Dataset
 from exports.pages import workers
 from exports.source import database
@@ -51,6 +52,18 @@ def test_the_page_shows_calls_by_worker(dataset: Dataset, alice: User) -> None:
     assert 'aria-label="web1-7: 2 chunks, ' in page
     assert 'aria-label="web2-8: 1 chunk, ' in page
     assert f"<title>{claim.pair.key} {claim.pair.effective_date}: running, " in page
+
+
+def test_the_pause_before_another_attempt_is_not_shown_as_a_call(dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, 2)
+    done, failed = (claim_one(backend=backend(worker)) for worker in ("web1-7", "web2-8"))
+    assert done
+    assert failed
+    outcomes.finish([(done, result_of(done))])
+    outcomes.fail(failed, SourceTimeout(), delay=60)
+    chart = workers.chart_of(job)
+    assert chart
+    assert [lane.name for lane in chart.lanes] == ["web1-7"]
 
 
 def test_workers_record_their_names(dataset: Dataset, alice: User) -> None:

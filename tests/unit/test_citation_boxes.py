@@ -91,6 +91,18 @@ def test_a_value_without_lines_has_no_box() -> None:
     assert Boxes({1: lines("Something else")}, index).find(place(index, "5.00"), 1) is None
 
 
+def test_a_wide_page_is_processed_in_time() -> None:
+    words = [f"w{number}" for number in range(800)]
+    wide = 5
+    rows = [" | ".join(words)] * wide + words
+    index = text_of("\n".join(f"| {row} |" for row in rows))
+    boxes = Boxes({1: lines(*["\t".join(words)] * wide, *words)}, index)
+    y = 20 * (len(rows) - 1)
+    before = process_time()
+    assert boxes.find(place(index, words[-1], times=wide + 1), 1) == [0, y, LETTER * len(words[-1]), y + HEIGHT]
+    assert process_time() - before < 5
+
+
 def test_a_page_of_many_equal_rows_is_processed_in_time() -> None:
     rows = 3_000
     index = text_of("\n".join("| the item of the day | 2.00 |" for _ in range(rows)))

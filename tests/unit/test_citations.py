@@ -16,6 +16,7 @@ from etl.core.stage_context import StageContext
 from etl.pages.tree import resolve
 from etl.postprocessors.citations.citing import cite
 from etl.postprocessors.citations.folding import fold
+from etl.postprocessors.citations.units import scales_of
 from etl.postprocessors.document_text import clean
 from etl.postprocessors.responses import Evidence, ParsedResponse
 from etl.postprocessors.strategies.base import StrategyResult
@@ -128,6 +129,11 @@ def test_an_item_of_several_lines_is_one_row() -> None:
     data = [{"article": "4711", "amount": 31.5}, {"article": "4712", "amount": 31.5}, {"article": "4713", "amount": 75}]
     found = citations(data, pages=[page])
     assert [each["match"] for each in found.values()] == ["exact", "normalized"] * 3
+
+
+def test_words_of_documents_do_not_fill_the_memory_of_a_worker() -> None:
+    """The cache outlives the document, whose author chooses the words."""
+    assert scales_of.cache_info().maxsize
 
 
 def test_the_total_after_many_rows_is_found() -> None:

@@ -1,6 +1,7 @@
 """Reading and validation of e-invoices, without the sandbox (B41)."""
 
 import io
+import time
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,7 @@ def test_data_that_violates_the_schema_is_read_with_an_error() -> None:
     [
         ("12.50", "12.50"), ("+1.5", "1.5"), ("007.50", "7.50"), (".5", "0.5"), ("5.", "5"), ("-0.0", "-0.0"),
         ("0", "0"), ("1e3", None), ("NaN", None), ("1,5", None), ("", None), (".", None), ("9" * 41, None),
+        ("\u0661\u0662.\u0665", None),
     ],
 )  # fmt: skip
 def test_amounts_keep_their_digits_as_json_writes_them(text: str, literal: str | None) -> None:
@@ -150,10 +152,20 @@ def test_amounts_keep_their_digits_as_json_writes_them(text: str, literal: str |
     assert literal is None or exact_json.dumps(exact_json.loads(literal)).decode() == literal
 
 
+def test_a_long_amount_is_refused_in_linear_time() -> None:
+    """B41"""
+    began = time.process_time()
+    assert syntaxes.parse_amount("0" * 20_000 + "x") is None
+    assert time.process_time() - began < 0.5
+
+
 @pytest.mark.parametrize(
     ("text", "day"),
-    [("20240229", "2024-02-29"), ("2024-02-29", "2024-02-29"), ("2024-02-29+01:00", "2024-02-29"), ("soon", "soon")],
-)
+    [
+        ("20240229", "2024-02-29"), ("2024-02-29", "2024-02-29"), ("2024-02-29+01:00", "2024-02-29"), ("soon", "soon"),
+        ("\uff12\uff10\uff12\uff14\uff10\uff11\uff10\uff12", "\uff12\uff10\uff12\uff14\uff10\uff11\uff10\uff12"),
+    ],
+)  # fmt: skip
 def test_dates_are_converted_to_iso_8601(text: str, day: str) -> None:
     """B41"""
     assert syntaxes.parse_date(text) == day

@@ -20,7 +20,7 @@ POLISH = "Zażółć gęślą jaźń. Faktura VAT nr 12/2024, wartość brutto: 
         (GERMAN, "utf-32"), (POLISH, "cp1250"), (RUSSIAN, "cp1251"), (RUSSIAN.replace("№", "N"), "koi8-r"),
         (RUSSIAN, "utf-16-be"), (TELUGU, "utf-16-le"), (TELUGU, "utf-16-be"),
         ("発票番号は１２です。合計は千円です。", "shift_jis"),
-        ("发票号码十二。总金额为一千二百三十四元。", "gb18030"),
+        ("发票号码十二。总金额为一千二百三十四元。", "gb18030"), ("发票号码十二。总金额", "gb18030"),
     ],
 )  # fmt: skip
 def test_a_text_is_decoded_in_its_encoding(text: str, encoding: str) -> None:
@@ -33,6 +33,12 @@ def test_a_character_near_the_end_can_determine_the_encoding() -> None:
     """The beginning of a long text may be pure ASCII."""
     text = "a line\n" * 20_000 + GERMAN
     assert encodings.decode(text.encode("cp1252")) == text
+
+
+@pytest.mark.parametrize("encoding", ["shift_jis", "euc_jp"])
+def test_a_long_line_is_decoded_although_the_sample_ends_within_a_character(encoding: str) -> None:
+    text = "A" + "発票番号は１２です。合計は千円です。" * 3_000
+    assert encodings.decode(text.encode(encoding)) == text
 
 
 @pytest.mark.parametrize("content", [b"words \xff\xfe\x00\x01", b"text, and then \0", b"\x89\0\0\x01" * 9])

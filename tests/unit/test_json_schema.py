@@ -307,6 +307,16 @@ def test_duplicate_anchors_are_refused() -> None:
 # ---- Applying -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("uri", json_schema.DRAFTS.values())
+def test_a_property_called_type_is_not_the_keyword(uri: str) -> None:
+    def details(part: Any) -> list[str]:
+        schema = {"$schema": uri, "type": "object", "properties": {"type": part}}
+        return [error.detail for error in json_schema.check(schema)]
+
+    assert details({"type": "string", "title": 5}) == ["Must be of type string."]
+    assert details({"type": "money"})[0].startswith("Must be one of array")
+
+
 def test_a_valid_instance_has_no_errors() -> None:
     """B17."""
     good = {"number": None, "date": "2024-02-29", "lines": [{"amount": 1.5}], "seller": {"name": "x"}}

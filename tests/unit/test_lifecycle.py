@@ -78,7 +78,7 @@ class Part:
 PARTS = [
     Part("Chunk", ChunkStatus, Chunk),
     Part("Job", JobStatus, Job),
-    Part("Delivery", Delivery.Status, Delivery),
+    Part("Webhook delivery", Delivery.Status, Delivery),
 ]
 each_part = pytest.mark.parametrize("part", PARTS, ids=lambda part: part.title)
 

@@ -23,12 +23,25 @@ from django.test import Client
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from structlog.contextvars import bound_contextvars, get_contextvars
 
+from config.celery import app
+from config.platform import wakeups
 from config.platform.observability import logs
 from tests.unit.failing_views import SECRET
 
 Lines = Callable[[], list[dict[str, Any]]]
 log = structlog.get_logger("exports.tests")
+
+
+def test_a_wake_up_message_has_no_log_context_of_its_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker may process the work of another user."""
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(app, "send_task", lambda *_args, **_options: sent.append(get_contextvars()))
+    with bound_contextvars(request_id="a", etl_task_id=17, stage="ocr", evaluation_id=3):
+        wakeups.send("exports.deliver", {})
+        assert get_contextvars()["etl_task_id"] == 17
+    assert sent == [{}]
 
 
 def configure(*, level: str, style: str) -> StringIO:

@@ -1,6 +1,7 @@
 """The merge of the responses for pieces by the schema, without a model (B16)."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -218,6 +219,23 @@ def test_a_schema_may_refuse_different_values() -> None:
     [conflict] = merged({"total": 1}, {"total": 2}, schema=schema).conflicts
     assert (conflict.pointer, conflict.policy) == ("/total", "error")
     assert merged({"total": 1}, {"total": 1.0}, schema=schema).conflicts == []
+
+
+@pytest.mark.parametrize("values", [["unknown", {"net": 1}, {"net": 2}], [{"net": 1}, {"net": 2}, "unknown"]])
+def test_values_of_different_types_are_one_conflict(values: list[Any]) -> None:
+    schema = {"type": "object", "properties": {"total": {}}}
+    pieces = [ParsedResponse(data={"total": each}) for each in values]
+    [conflict] = merge(schema, pieces).conflicts
+    assert len(conflict.candidates) == 3
+    for index, value in enumerate(values):
+        assert merge(schema, pieces, choices={"/total": index}).data == {"total": value}
+
+
+def test_many_items_with_the_same_key_are_merged_in_time() -> None:
+    kind = {"type": "array", "x-merge-key": "rate", "items": {"type": "object"}}
+    began = time.process_time()
+    assert merged_member(kind, [{"rate": 19, "country": "DE"}] * 1_000) == [{"rate": 19, "country": "DE"}]
+    assert time.process_time() - began < 5
 
 
 def test_items_without_a_key_stay_as_they_are() -> None:

@@ -1,6 +1,7 @@
 """Strict parsing of responses (B17)."""
 
 import json
+import time
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -29,6 +30,14 @@ def test_any_text_is_parsed_or_refused_with_a_reason(text: str) -> None:
     with suppress(NotJson):
         read = parse(text)
         assert exact_json.loads(exact_json.dumps(read)) == read
+
+
+def test_blank_lines_before_a_code_fence_take_linear_time() -> None:
+    """B17"""
+    blank = "\n" * 20_000
+    began = time.process_time()
+    assert parse(f'Here:{blank}```json\n{{"a": 1}}\n```') == {"a": 1}
+    assert time.process_time() - began < 1
 
 
 @given(

@@ -56,7 +56,8 @@ def check_metrics_folder(**_kwargs: Any) -> list[CheckMessage]:
 
 
 def check_folder(folder: Path, variable: str, *, needed: int, low: int) -> list[CheckMessage]:
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    # `Path.exists` raises PermissionError for a folder inside a folder that may not be opened.
+    existing = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))  # noqa: PTH110
     free = shutil.disk_usage(existing).free
     if free < needed:  # first: a file cannot be written to a full disk either
         message = f"{variable} has {free // MIB} MiB of free space; {needed // MIB} MiB are needed."

@@ -160,7 +160,7 @@ def check_datasets(source: SourceConnection) -> Iterator[Finding]:
         valid += all(finding.level != Level.FAILURE for finding in findings)
     if not datasets:
         yield warning(
-            "No dataset is registered, so nothing can be exported.",
+            "No dataset is registered, so nothing can be exported from the source.",
             "Run python manage.py register_dataset NAME --function SCHEMA.NAME --base-path PATH: docs/datasets.md.",
         )
     elif valid:
@@ -212,7 +212,7 @@ def timeout_findings(name: str, timeout: int) -> Iterator[Finding]:
     if timeout >= soft:
         yield failure(
             f"Dataset {name}: its statement_timeout, {timeout} s, is not below the workers' soft time limit, {soft} s.",
-            "Lower it with register_dataset --statement-timeout; the maximum is 540.",
+            f"Lower it with register_dataset --statement-timeout; the maximum is {MAX_TIMEOUT}.",
         )
 
 

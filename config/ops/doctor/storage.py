@@ -24,7 +24,7 @@ PAGE = "docs/object-storage.md"
 
 def check_reading(key: str) -> Finding:
     if storage.read_span(key, start=0, size=2 * len(probe.CONTENT)) != probe.CONTENT:
-        return failure("An object was read with other content than was written.", "Do not use this storage.")
+        return failure("The content of an object differs from what was written.", "Do not use this storage.")
     if key not in {item.key for item in storage.list_objects(key)}:
         return failure("A new object is not listed.", f"Use a storage with read-after-write consistency: {PAGE}.")
     return ok("The service's key can put, get and list objects.")

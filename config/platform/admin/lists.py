@@ -1,4 +1,4 @@
-"""Read-only admin lists that stay fast with any number of rows."""
+"""Admin lists that stay fast with any number of rows."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -32,6 +32,9 @@ log = structlog.get_logger(__name__)
 
 # For a client that keeps sending after a rejection: in total, and while no byte arrives.
 LINGER_SECONDS, IDLE_SECONDS = 30.0, 5.0
+# Headers that are parsed before authentication, and their maximum length in bytes. The time of Python's parser grows
+# with the square of the length.
+WITH_PARAMETERS, MAX_PARAMETERS = (b"content-type", b"accept", b"accept-encoding"), 2_000
 
 Scope = dict[str, Any]
 Message = Mapping[str, Any]
@@ -76,7 +79,7 @@ class BoundedBody:
         files = self.files_of(scope)
         limit = files.limit if files else limit_of(scope["path"])
         body = Body({**scope, "headers": [*scope["headers"]]}, receive, limit=limit)
-        refusal = malformed_content_type(scope)
+        refusal = malformed_header(scope)
         if not (refusal or body.too_large):
             refusal = (files and await authentication_error(scope, files)) or await self.pass_on(body, send)
         if body.too_large and not refusal:
@@ -127,11 +130,16 @@ async def authentication_error(scope: Scope, files: Files) -> Problem | None:
     return refusal
 
 
-def malformed_content_type(scope: Scope) -> Problem | None:
-    """Return the error for a Content-Type that Python cannot parse, for which Django's request would raise an error."""
-    value = b",".join(value for name, value in scope["headers"] if name == b"content-type")
+def malformed_header(scope: Scope) -> Problem | None:
+    """Return the error for a Content-Type that Python cannot parse, for which Django's request would raise an error.
+
+    Long headers with parameters are refused as well, because Python may need seconds to parse them.
+    """
+    values = [b",".join(value for name, value in scope["headers"] if name == parsed) for parsed in WITH_PARAMETERS]
+    if any(len(value) > MAX_PARAMETERS for value in values):
+        return of_status(400)
     try:
-        parse_header_parameters(value.decode("latin-1"))
+        parse_header_parameters(values[0].decode("latin-1"))
     except (TypeError, ValueError):
         return of_status(400)
     return None

@@ -11,9 +11,9 @@ PAUSE_SECONDS = 5.0
 
 
 class CircuitBreaker:
-    """Call `allows_request` before each request, and record its result.
+    """Circuit breaker of a server. Call `allows_request` before each request, and record its result.
 
-    While the circuit is open, one request per PAUSE_SECONDS tries the server. `opened` and `closed` are log actions,
+    While the circuit is open, one request per PAUSE_SECONDS tries the server. `opened` and `closed` are log events,
     each logged once per outage.
     """
 

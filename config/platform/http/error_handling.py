@@ -107,7 +107,7 @@ def respond_by_path(problem: Problem, request: HttpRequest) -> HttpResponse:
 
 
 class ProblemMiddleware:
-    """Middleware that responds with problem+json to errors of views, the URL resolver, and inner middleware.
+    """Middleware that responds to errors of views, the URL resolver, and inner middleware: with a problem, or a page.
 
     It is outside of all middleware that can fail, and inside of `RequestMiddleware`, whose ids it uses.
     """

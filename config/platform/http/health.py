@@ -70,7 +70,7 @@ KINDS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((amqp.exceptions.NotAllowed,), "does not have this virtual host, or denies access to it"),
     ((redis.ConnectionError, ConnectionError), SILENT),
 )
-# psycopg has no SQLSTATE for a failed login, and botocore has none for a failed HEAD. These are the fixed messages of
+# psycopg has no SQLSTATE for a failed login, and botocore no error code for a failed HEAD. These are fixed messages of
 # libpq, Postgres and config.platform.storage. A host name with several addresses may yield several messages; the first
 # pattern that matches is used. For a Postgres with messages in another language, the general text is used.
 PHRASES = (
@@ -110,7 +110,7 @@ class Readiness:
     def run_checks(self) -> dict[str, str]:
         for name, check in self.checks.items():
             # A check that hangs, for example in DNS, occupies its thread. A second one would hang as well.
-            if name not in self.running:
+            if name not in self.running or self.running[name].done():
                 self.running[name] = self.pool.submit(outcome, name, check)
         done, _ = wait(self.running.values(), timeout=CHECK_SECONDS)
         results = {name: future.result() if future in done else LATE for name, future in self.running.items()}

@@ -86,7 +86,9 @@ class Idempotency:
         return found
 
     def claim(self, rows: QuerySet[Row], *, user_id: int) -> Row | None:
-        """Lock the key until the transaction ends, then do what `find` does. Raise InFlight while it is locked.
+        """Lock the key for the rest of the transaction, and do what `find` does.
+
+        Raise InFlight if another transaction has locked the key.
 
         Otherwise, two requests that both call `find` before either commits would create two rows.
         """

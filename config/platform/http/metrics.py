@@ -45,7 +45,7 @@ class Metrics(APIView):
         },
     )
     def get(self, request: Request) -> HttpResponse:
-        if not (is_scraper(request) or scopes.has_all(request)):
+        if not (is_scraper(request) or scopes.is_unlimited_staff(request)):
             raise NotPermitted("Metrics are available to addresses in METRICS_ALLOW_CIDRS and to staff only.")
         return HttpResponse(exposition(), content_type=prometheus_client.CONTENT_TYPE_LATEST)
 

@@ -43,7 +43,9 @@ class InsufficientScope(Problem):
     detail = "The token does not have the scope that this request needs."
 
     def __init__(self, needed: tuple[str, ...]) -> None:
-        detail = f"The token needs the scope {' or '.join(needed)}." if needed else "The token must have all scopes."
+        detail = "This request needs a token that was created without scopes."
+        if needed:
+            detail = f"The token needs the scope {' or '.join(needed)}."
         scope = f', scope="{needed[0]}"' if needed else ""
         super().__init__(detail, headers={"WWW-Authenticate": f'Bearer error="insufficient_scope"{scope}'})
 
@@ -84,6 +86,6 @@ def of_token(token: AuthToken) -> list[str]:
     return details.scopes if details else []
 
 
-def has_all(request: Request) -> bool:
+def is_unlimited_staff(request: Request) -> bool:
     """Return whether the user is staff, and the request is not limited by scopes."""
     return bool(request.user.is_staff) and not is_limited(request)

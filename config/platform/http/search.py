@@ -8,7 +8,7 @@ from django.db.models import Q
 from rest_framework.exceptions import ValidationError
 
 from config.platform.http.paging import refusal
-from config.platform.http.serializers import as_day
+from config.platform.http.serializers import CONTROL, as_day
 
 MAX_TEXT = 255  # characters of a search
 
@@ -40,7 +40,7 @@ def read_parameters(query: Mapping[str, str], readers: Readers) -> dict[str, Any
 def read_text(name: str, text: str) -> str:
     if len(text) > MAX_TEXT:
         raise refusal(name, f"Has {len(text):,} characters; the limit is {MAX_TEXT}.", code="max_length")
-    if not text.isprintable():
+    if CONTROL.search(text):
         raise refusal(name, "Must not contain control characters.")
     return text.strip()
 

@@ -14,6 +14,7 @@ from rest_framework.settings import api_settings
 from config.platform.http.problems import MAX_ERRORS
 
 MAX_NAME = 100
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # control characters and line separators
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 INVALID_DATE = "Must be a date written YYYY-MM-DD."
 

@@ -63,8 +63,8 @@ class TokenListView(APIView):
         operation_id="createToken",
         summary="Create a token",
         description=f"""Returns the new token once: only its hash is stored. `scopes` limits the token to these scopes,
-within your own permissions. A write scope does not include the read scope. Only a token with all scopes, or a browser
-session, can manage tokens. A user can have up to {tokens.MAX_PER_USER} tokens.""",
+within your own permissions. A write scope does not include the read scope. Only a token created without scopes, or a
+browser session, can manage tokens. A user can have up to {tokens.MAX_PER_USER} tokens.""",
         tags=TAGS,
         parameters=[location(201, "The token.")],
         examples=[

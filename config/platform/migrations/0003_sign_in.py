@@ -23,7 +23,7 @@ class Migration(repeatable.Migration):
                 ('tokens', models.JSONField(default=dict)),
                 ('checked_at', models.DateTimeField(help_text='When the provider last confirmed the user.')),
                 ('attempted_at', models.DateTimeField(help_text='When the last check began.')),
-                ('failed_at', models.DateTimeField(help_text='When the last check began that had no answer.', null=True)),
+                ('failed_at', models.DateTimeField(help_text='When the last check that got no response began.', null=True)),
                 ('ended_at', models.DateTimeField(help_text='When it no longer confirmed the user.', null=True)),
             ],
             options={

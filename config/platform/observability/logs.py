@@ -222,8 +222,8 @@ def describe(error: BaseException) -> str:
     """Return the class and code of an exception, without a message that may quote data.
 
     `psycopg.errors.UniqueViolation (SQLSTATE 23505)`, `ConnectionRefusedError (ECONNREFUSED)`,
-    `botocore.errorfactory.NoSuchKey (NoSuchKey in GetObject)`, `exports.delivery.receipts.NotReady (not_ready)`,
-    `KeyError`.
+    `botocore.errorfactory.NoSuchKey (NoSuchKey in GetObject)`,
+    `exports.delivery.receipts.ReceiptNotReady (not_ready)`, `KeyError`.
     """
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

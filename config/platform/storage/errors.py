@@ -47,7 +47,7 @@ class StorageError(Exception):
 
 
 class RequestFailed(StorageError):
-    """A request was refused, or failed twice."""
+    """A request was refused, or failed."""
 
 
 class UploadFailed(StorageError):

@@ -1,4 +1,4 @@
-"""Multipart uploads: parts are buffered in memory and sent by threads."""
+"""Multipart uploads: parts are buffered in memory, or in unnamed files if they are large, and sent by threads."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def empty(kept: queue.Queue[Any] | queue.SimpleQueue[Any]) -> None:
 class Multipart:
     """Multipart upload that sends parts, two at a time, and hashes them in order.
 
-    An error in a thread stops the upload; `send` and `finish` raise it. `spare` returns buffers for reuse.
+    An error in a thread stops the upload; `send` and `finish` raise it. `spare` returns a buffer for the next part.
     """
 
     def __init__(self, key: str, *, headers: Mapping[str, Any], digest: _Hash, checkpoint: Callable[[], None]) -> None:

@@ -37,7 +37,7 @@ used_by: set[int] = set()  # process IDs; the threads of obstore do not survive 
 
 
 def is_possible(key: str, size: int) -> bool:
-    """Return whether `put` can store an object of this size in bytes. A process cannot if its parent has used it."""
+    """Return whether `put` can store an object of `size` bytes. A process cannot if its parent has used obstore."""
     return size <= SMALL_BYTES and PLAIN_KEY.fullmatch(key) is not None and used_by <= {os.getpid()}
 
 

@@ -35,7 +35,10 @@ Row = TypeVar("Row")
 
 
 class RateLimitedView:
-    """Mixin with the user, and the rate limit of the corresponding API request. Other pages set no `throttle`."""
+    """Mixin with the user, and with the rate limit of the corresponding API request.
+
+    Views without a corresponding API request set no `throttle`.
+    """
 
     request: HttpRequest
     throttle: ClassVar[type[Throttle] | None] = None
@@ -111,11 +114,11 @@ class Action(LoginRequiredMixin, RateLimitedView, View):
         try:
             self.count()
             message = self.act(**kwargs)
-        except NotFound:
-            raise  # other users' rows are 404, as for GET
         except Problem as problem:
             if self.entry:
                 self.entry.delete()
+            if isinstance(problem, NotFound):
+                raise  # other users' rows are 404, as for GET
             messages.error(request, problem_text(problem))
         else:
             if self.entry:

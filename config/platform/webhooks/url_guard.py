@@ -18,7 +18,7 @@ RESOLVE_SECONDS = 4  # the client that creates the webhook is waiting
 MAX_URL = 2000
 PORTS = {"https": 443, "http": 80}
 MAX_PORT = 65535
-HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*)")
+HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 class UrlRefused(Exception):

@@ -70,10 +70,14 @@ class UnassignedWords:
 
     def best(self, cells: list[Counter[str]]) -> int | None:
         """Return the row that contains the cells with the most words, or None. Of equal rows, return the first."""
-        options = sorted({row for words in cells for row in self.candidate_rows(words)})
-        scores = {row: sum(words.total() for words in cells if self.has(row, words)) for row in options}
-        best = max(scores, key=lambda row: scores[row], default=None)
-        return best if best is not None and scores[best] else None
+        options = {row for words in cells for row in self.candidate_rows(words)}
+        scores = Counter[int]()
+        for words in cells:
+            # A wide page has too many cells and rows to compare all of them.
+            for row in options & {row for word in words for row in self.rows_with.get(word, ())}:
+                if self.has(row, words):
+                    scores[row] += words.total()
+        return min(scores, key=lambda row: (-scores[row], row), default=None)
 
     def candidate_rows(self, words: Counter[str]) -> Iterable[int]:
         """Return the first rows that contain the rarest of the words."""

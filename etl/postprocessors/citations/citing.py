@@ -49,7 +49,11 @@ def cite(
     citations = [by_image(citation, found) for citation in citations]
     warn(claims, citations, context, is_seen=bool(found.seen))
     boxes = Boxes(lines, index)
-    return [as_dict(citation, index, boxes) for citation in citations]
+    cited = []
+    for citation in citations:
+        context.check()
+        cited.append(as_dict(citation, index, boxes))
+    return cited
 
 
 def prepared_claims(found: StrategyResult, schema: Schema, index: Index, context: StageContext) -> list[Claim]:

@@ -2,7 +2,7 @@
 
 import re
 from decimal import Decimal
-from functools import cache
+from functools import lru_cache
 
 CODES = (
     *("AED", "ARS", "AUD", "BGN", "BRL", "CAD", "CHF", "CLP", "CNY", "COP", "CZK", "DKK", "EGP", "EUR", "GBP"),
@@ -23,11 +23,12 @@ CURRENCY = "|".join(
         rf"(?:US|A|C|R|S|NZ|HK|MX)?[{SYMBOLS}]",
     ]
 )
-# Currencies in prose, in any case, and the last words of numbers in words in the languages of `languages.FREQUENT`.
+# Currencies in prose, in upper or lower case.
 CURRENCY_WORD = (
     "euros?|dollars?|d[oó]lar(?:es)?|dollari|pounds?|sterling|pfund|francs?|franken|pesos?|yen|yuan|rupees?|rupien"
     "|reais|real|cents?|centavos|c[eé]ntimos|centimes|pence"
 )
+# The last words of numbers that are written out, in the languages of `languages.FREQUENT`.
 NUMBER_WORD = (
     "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
     "|(?:twen|thir|for|fif|six|seven|eigh|nine)ty"
@@ -98,7 +99,7 @@ SCALE = rf"(?:{'|'.join(WORDS)}){WORD_END}"
 MEANINGS = [(re.compile(pattern, re.IGNORECASE), numbers) for pattern, numbers in WORDS.items()]
 
 
-@cache
+@lru_cache(maxsize=20_000)
 def scales_of(word: str, language: str) -> tuple[Decimal, ...]:
     """Return the possible meanings of a scale word in a document of this language, or in all languages for ""."""
     word = " ".join(word.split())

@@ -15,7 +15,7 @@ MAX_PIXELS, MAX_SIDE = 16_000_000, 16_383  # MAX_SIDE: the limit of WebP
 
 @dataclass(frozen=True, slots=True)
 class ImageSize:
-    """Limits of an image's size. `width`: the target, to which PDF pages are rendered, and images only reduced."""
+    """Limits of an image's size. `width`: PDF pages are rendered at this width; wider images are reduced to it."""
 
     width: int | None = None
     max_pixels: int = MAX_PIXELS

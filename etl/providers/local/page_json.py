@@ -39,7 +39,10 @@ def rounded(box: tuple[float, float, float, float]) -> tuple[float, float, float
 
 
 def upright(block: Block | Box, turn: int, width: float, height: float) -> tuple[float, float, float, float]:
-    """Return the bounding box of a block or word on its page. `turn`: the clockwise rotation of its part in degrees."""
+    """Return the bounding box of a block or word on its page.
+
+    `turn`: the clockwise rotation of the page, in degrees, after which the part with the block is upright.
+    """
     match turn:
         case 90:
             return block.y0, height - block.x1, block.y1, height - block.x0

@@ -217,7 +217,7 @@ def unread_images(page: Any, parts: list[Part]) -> Iterator[Rectangle]:
 
 
 def image_cover(page: Any) -> float:
-    """Return the share of the page that its largest image covers, 0 to 1."""
+    """Return the area of the largest image relative to the page. It is above 1 if the image extends beyond the page."""
     left, bottom, right, top = page.get_bbox()
     area = max(1.0, (right - left) * (top - bottom))
     bounds = (image.get_bounds() for image in find_images(page))

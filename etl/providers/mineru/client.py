@@ -32,6 +32,7 @@ MAX_RESPONSE_BYTES = 1024**2
 MAX_RESULT_BYTES = 512 * 1024**2
 MAX_RETRY_AFTER = 3600
 MAX_REDIRECTS = 3
+MAX_PORT = 65535
 
 
 class InvalidOcrResponse(OcrFailed):
@@ -144,11 +145,11 @@ class MinerUClient:
     # -- Results ------------------------------------------------------------------------------------------------------
     def download(self, url: str, *, into: BinaryIO) -> None:
         """Download the result from a URL to a file. Raises ResultMissing and ResultHostNotAllowed."""
+        location = self._result_url(url)
         for _ in range(MAX_REDIRECTS + 1):
-            location = self._result_url(url)
             with self._send("GET", location, math.inf) as response:
                 if response.has_redirect_location:
-                    url = str(location.join(response.headers["Location"]))
+                    location = self._result_url(response.headers["Location"], base=location)
                     continue
                 if response.status_code in MISSING_STATUSES:
                     raise ResultMissing
@@ -159,11 +160,14 @@ class MinerUClient:
                 return
         raise UnsafeResult
 
-    def _result_url(self, url: str) -> httpx2.URL:
+    def _result_url(self, url: str, *, base: httpx2.URL | None = None) -> httpx2.URL:
+        """Return a permitted URL. `base`: the URL that redirects to it. Raises UnsafeResult or ResultHostNotAllowed."""
         try:
-            location = httpx2.URL(url)
+            location = httpx2.URL(url) if base is None else base.join(url)
         except (httpx2.InvalidURL, ValueError):
             raise UnsafeResult from None
+        if location.port is not None and not 0 < location.port <= MAX_PORT:
+            raise UnsafeResult
         is_own_server = origin(location) == origin(httpx2.URL(self._base_url))
         is_allowed = location.scheme == "https" and location.host in allowed_hosts()
         if location.userinfo or not (is_own_server or is_allowed):

@@ -60,7 +60,7 @@ def finish(server: Protocol, job: str, document: Document, *, context: StageCont
     """Wait for a job and read its result. Raises JobLost and JobFailed in addition to the errors of `run`.
 
     At the deadline, the job is cancelled, because a document that takes too long must not block others at the server.
-    If the lease is lost, the job is not cancelled, because another worker has already resumed it.
+    If the lease is lost, the job is not cancelled, because another worker may have resumed it.
     """
     try:
         state = wait(server, job, context=context)

@@ -123,6 +123,6 @@ def unrecognized(*responses: MinerUResponse) -> EtlError:
 
 
 def check_version(version: str) -> None:
-    numbers = [int(part) for part in version.split(".")[:2] if part.isascii() and part.isdigit()]
+    numbers = [int(part[:9]) for part in version.split(".")[:2] if part.isascii() and part.isdigit()]
     if tuple(numbers) >= FIRST_UNSUPPORTED:
         raise ProviderForbidden("The version of the MinerU server is too new. Supported versions are 3.x and 4.0.")

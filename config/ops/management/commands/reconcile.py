@@ -1,4 +1,5 @@
-"""`python manage.py reconcile [--delete-unknown]`: reconcile Redis and object storage with a restored database."""
+"""`python manage.py reconcile [--delete-unknown] [--bucket-is-lost]`: reconcile Redis and object storage with a
+restored database."""
 
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -69,8 +70,8 @@ class Command(BaseCommand):
                 raise CommandError(WRONG_BUCKET)
             for label, step in () if delete_unknown else STEPS:
                 self.run_step(label, step)
-            for kind, delete in UNKNOWN:
-                self.run_step(f"{kind} {found}", partial(delete, delete=delete_unknown))
+            for kind, find in UNKNOWN:
+                self.run_step(f"{kind} {found}", partial(find, delete=delete_unknown))
         except (runstate.Unavailable, storage.StorageError) as error:
             raise CommandError(
                 f"Redis or object storage did not respond ({error}). Run the command again when it does."

@@ -8,8 +8,8 @@ from ipaddress import IPv6Address, IPv6Network, ip_network
 from config.platform.http.addresses import Address, Network, parse, within
 from config.platform.http.outbound.deadline import run_within
 
-# The IPv6 range for public use. NAT64, 6to4, and Teredo addresses embed IPv4 addresses, including private ones. BLOCKED
-# contains their ranges inside of the public range.
+# The IPv6 range for public use. NAT64, 6to4, and Teredo addresses embed IPv4 addresses, including private ones. NAT64
+# is outside of this range, BLOCKED contains 6to4, and Python counts Teredo as private.
 GLOBAL_UNICAST = IPv6Network("2000::/3")
 BLOCKED = tuple(
     map(

@@ -49,7 +49,7 @@ def size(value: int | None) -> str:
         return "–"
     number = float(value)
     for unit in ("bytes", "kB", "MB", "GB"):
-        if number < 1000:  # noqa: PLR2004 - SI prefixes
+        if round(number, 1) < 1000:  # noqa: PLR2004 - SI prefixes
             return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
         number /= 1000
     return f"{number:.1f} TB"

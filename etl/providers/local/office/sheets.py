@@ -44,9 +44,9 @@ class Sheet:
     def groups(self) -> list[list[dict[int, str]]]:
         """Return the rows, split at empty rows."""
         found: list[list[dict[int, str]]] = []
-        last = -1
+        last = 0
         for number in sorted(self.rows):
-            if number != last + 1:
+            if not found or number != last + 1:
                 found.append([])
             found[-1].append(self.rows[number])
             last = number

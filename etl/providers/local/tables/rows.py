@@ -74,7 +74,7 @@ def split_shades(band: list[Line], edges: Sequence[Ruling]) -> list[list[Line]]:
 def band_rows(lines: list[Line], width: int, *, is_ruled: bool, is_first: bool) -> list[list[list[Line]]]:
     """Return the rows between two ruling lines, each as a list of baselines. `is_first`: they may be the table head."""
     baselines = find_baselines(lines)
-    is_head = is_first and len(baselines) <= MAX_HEAD_LINES and not any(map(number_columns, baselines))
+    is_head = is_first and len(baselines) <= MAX_HEAD_LINES and not any(map(columns_with_numbers, baselines))
     if (is_ruled and is_one_row(baselines)) or is_head:
         return head_rows(baselines) if is_first else [[baseline.lines for baseline in baselines]]
     return build_rows(baselines, find_anchors(baselines, width))
@@ -91,7 +91,7 @@ def is_one_row(baselines: list[Baseline]) -> bool:
 
     At most one baseline has numbers, or at most one has several columns.
     """
-    numeric = [baseline for baseline in baselines if number_columns(baseline)]
+    numeric = [baseline for baseline in baselines if columns_with_numbers(baseline)]
     full = [baseline for baseline in baselines if len(baseline.columns) > 1]
     return len(numeric) <= 1 or len(full) <= 1
 
@@ -159,9 +159,9 @@ def find_items(baselines: list[Baseline]) -> set[int]:
         return set()
     amount = max(line.last for line in baselines[items[0]].lines)
     parts = all(
-        amount not in number_columns(baseline) and is_part(baseline, widest, amount)
+        amount not in columns_with_numbers(baseline) and is_part(baseline, widest, amount)
         if index > items[0]
-        else not number_columns(baseline)
+        else not columns_with_numbers(baseline)
         for index, baseline in enumerate(baselines) if index not in items
     )  # fmt: skip
     return set(items) if parts else set()
@@ -174,12 +174,12 @@ def is_part(baseline: Baseline, widest: int, amount: int) -> bool:
     )
 
 
-def number_columns(baseline: Baseline) -> set[int]:
+def columns_with_numbers(baseline: Baseline) -> set[int]:
     return {line.last for line in baseline.lines if NUMBER.fullmatch(line.box.text)}
 
 
 def is_item(baseline: Baseline) -> bool:
-    return len(baseline.columns) >= MIN_ITEM_COLUMNS and len(number_columns(baseline)) >= MIN_ITEM_NUMBERS
+    return len(baseline.columns) >= MIN_ITEM_COLUMNS and len(columns_with_numbers(baseline)) >= MIN_ITEM_NUMBERS
 
 
 def numeric_columns(baselines: list[Baseline], width: int) -> set[int]:

@@ -52,6 +52,7 @@ OF_STATUS = {
     404: Exit.NOT_FOUND,
     409: Exit.REFUSED,
     410: Exit.NOT_FOUND,
+    412: Exit.REFUSED,
     413: Exit.REFUSED,
     415: Exit.REFUSED,
     422: Exit.REFUSED,
