@@ -21,6 +21,11 @@ from etl.runstate import RunState
 
 DELETE = "delete_with_objects"
 MODEL_MAY_COST = "Language model calls cost tokens again, except for stored responses of a failed run."
+NOT_WAITING = (
+    "The document is being processed or has ended. A document can be cancelled while it waits for OCR or "
+    "post-processing. To cancel a document that is being processed, use Stop."
+)
+HAS_ENDED = "The document has ended."
 
 
 def generation_of(task: Any) -> str:
@@ -36,7 +41,7 @@ def current_state(task: Any) -> Any:
 def cancel_refusal(task: Any) -> str:
     state = current_state(task)
     is_cancellable = state.is_cancellable if isinstance(state, RunState) else state.status == Status.PENDING
-    return "" if is_cancellable else actions.NotCancellable.detail
+    return "" if is_cancellable else NOT_WAITING
 
 
 def retry(task: Task, stage: Stage) -> None:
@@ -78,7 +83,7 @@ TASKS = (
         permission="etl.change_task",
         explanation="Also cancels documents that are being processed. Their workers stop within five seconds, and the "
         "progress of the stage is lost.",
-        refusal=lambda task: "" if not current_state(task).has_ended else actions.NotCancellable.detail,
+        refusal=lambda task: HAS_ENDED if current_state(task).has_ended else "",
         do=change(
             lambda task: actions.cancel(task=task, is_forced=True), "The document will not be processed further."
         ),

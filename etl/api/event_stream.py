@@ -102,7 +102,8 @@ class TaskStreamStart(NamedTuple):
 def begin(state: RunState, last_event_id: str) -> TaskStreamStart | None:
     """Return the start of the stream, or None if the client has received all events.
 
-    A client that reconnects immediately receives the status, because the server does not know which one it has.
+    A client that reconnects after missed events receives the status first, because the server does not know which
+    status the client has.
     """
     update, position = TaskUpdate(state), whole_number(last_event_id)
     if position is None or position > update.newest:

@@ -18,7 +18,7 @@ from config.platform.http.audit import OPENS_DATA
 from config.platform.http.auth import user_of
 from config.platform.http.openapi.responses import problems
 from config.platform.http.parsers import ExactJSONParser
-from config.platform.http.problems import BadInput, NotPermitted
+from config.platform.http.problems import BadInput, NotPermitted, require_first
 from config.platform.http.serializers import EmptyBody
 from etl.api import lookup, openapi
 from etl.api.serializers import CorrectionSerializer, read_flag
@@ -89,11 +89,10 @@ def reviewable(request: Request, task_id: int) -> Task:
 
 
 def original_of(state: RunState) -> dict[str, Any] | None:
-    """Return the result without corrections."""
+    """Return the result without corrections. Raises NotCompleted if the task was retried or deleted meanwhile."""
     if not state.review.corrections:
         return state.result
-    row = Task.objects.filter(pk=state.task_id, run=state.run).first()
-    return row.original_result if row else None
+    return require_first(Task.objects.filter(pk=state.task_id, run=state.run), review.NotCompleted).original_result
 
 
 class ApprovalView(TaskAPIView):

@@ -83,7 +83,8 @@ class BatchKeysSerializer(StrictSerializer):
         yield from super().refused(data)
 
     def validate_file_keys(self, keys: list[str]) -> list[str]:
-        repeated = {index: [REPEATED] for index, key in enumerate(keys) if keys.index(key) < index}
+        first: dict[str, int] = {}
+        repeated = {index: [REPEATED] for index, key in enumerate(keys) if first.setdefault(key, index) < index}
         if repeated:
             raise ValidationError(repeated)  # type: ignore[arg-type]
         return keys
@@ -148,7 +149,7 @@ class TrialSerializer(StrictSerializer):
     """Markdown to test a rule on."""
 
     markdown = FilledText(max_length=MAX_MARKDOWN, help_text="Lines such as `<!-- page: 2 -->` start new pages.")
-    task_id = serializers.IntegerField(
+    task_id = WholeNumber(
         max_value=MAX_ID,
         required=False,
         min_value=1,

@@ -87,8 +87,9 @@ XML = re.compile(
 HTML = re.compile(r"<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
 HEADER = re.compile(r"([A-Za-z][A-Za-z0-9-]{0,60}):")
 MAIL_HEADERS = frozenset({"date", "message-id", "mime-version", "received", "return-path", "content-type"})
-# Number of lines that are examined for mail headers and for rows, and the delimiters of tables.
-MAX_HEADERS, MAX_ROWS, DELIMITERS = 200, 50, (",", ";", "\t", "|")
+# Number of lines that are examined for mail headers and for rows, and the delimiters of tables. The comma is last,
+# because each line of a table with another delimiter may have one: in numbers such as 1,5, or between names.
+MAX_HEADERS, MAX_ROWS, DELIMITERS = 200, 50, ("\t", ";", "|", ",")
 # The first line of a table that names its delimiter for Excel.
 DECLARED_DELIMITER = re.compile(r"""\ufeff?"?sep=([^\w\s"']|\t)"?(?:\r\n|\r|\n)""", re.IGNORECASE)
 BEFORE_HTML = re.compile(r"\s+|<\?xml[^>]*>|<!--.*?-->", re.DOTALL | re.IGNORECASE)
@@ -157,10 +158,10 @@ def is_mail(text: str) -> bool:
 
 
 def delimiter_of(text: str, *, is_named: bool) -> str | None:
-    """Return the delimiter by which each line has the same number of fields, or None.
+    """Return the delimiter that splits the lines into rows of a table, or None.
 
-    `is_named`: whether the file has the extension of a table. Otherwise, at least three columns and rows are required,
-    because each line of prose may have a comma.
+    `is_named`: whether the file has the extension of a table. Otherwise, at least three columns and rows, and rows of
+    equal length are required, because each line of prose may have a comma.
     """
     if declared := DECLARED_DELIMITER.match(text):
         return declared[1]

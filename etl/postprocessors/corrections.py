@@ -45,7 +45,7 @@ class Part:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why the last correction of this part failed."""
+        """The reasons why the last correction of this part failed."""
         return self.draft.reasons.get(self.item, ())
 
 
@@ -155,7 +155,7 @@ def rewrite_request(question: Question, batch: list[Part]) -> Question:
     first, guide = batch[0].draft, Guide.of(question.checked)
     current = first.current if batch[0].item is None else collected_items(batch)
     outside_items = Mismatches(others=current.mismatches.others)
-    part = repair.invalid_parts(guide, current.response.data, outside_items or current.mismatches)
+    invalid = repair.invalid_parts(guide, current.response.data, outside_items or current.mismatches)
     listed = outside_items.others or list(current.mismatches.items.values())
     reasons = [reason for part in batch for reason in part.reasons]
     lists = {part.item and part.item[0] for part in batch}
@@ -163,7 +163,7 @@ def rewrite_request(question: Question, batch: list[Part]) -> Question:
     return replace(
         question,
         schema=schema,
-        part=exact_json.dumps({"data": part}).decode(),
+        part=exact_json.dumps({"data": invalid}).decode(),
         complaints=(*dict.fromkeys(reasons), *grouped_by_message(listed)),
     )
 

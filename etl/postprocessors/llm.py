@@ -1,5 +1,6 @@
 """Post-processor that extracts JSON from Markdown with a language model."""
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import structlog
@@ -15,7 +16,7 @@ from etl.postprocessors.conversation import Model
 from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.repair import MAX_ERRORS
 from etl.postprocessors.responses import scalars
-from etl.postprocessors.schemas import Schema
+from etl.postprocessors.schemas import Schema, without_anchors
 from etl.postprocessors.strategies.base import Strategy, StrategyResult
 from etl.postprocessors.validation import schema_error, with_answer
 from etl.providers.base import OCRResult
@@ -40,6 +41,8 @@ class Llm(PostProcessor):
 
     def process(self, ocr: OCRResult, rule: RuleContent, *, context: StageContext) -> Processed:
         try:
+            if rule.json_schema:
+                rule = replace(rule, json_schema=without_anchors(rule.json_schema))
             return self.extract(ocr, rule, context=context)
         except SchemaRefused:
             raise SchemaInvalid("The rule's schema cannot be used. Save the rule again.") from None

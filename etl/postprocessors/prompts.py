@@ -79,7 +79,7 @@ def marker(secret: bytes, label: str, text: str) -> str:
         digest = hmac.new(secret, f"{attempt} {label}".encode(), hashlib.sha256).hexdigest()[:32]
         if digest not in text:
             return digest
-    raise AssertionError("a text that holds a thousand HMACs of a secret")
+    raise AssertionError("The text contains a thousand HMACs of the secret.")
 
 
 def format_instructions(*, wants_evidence: bool, is_notes: bool, is_listed: bool) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from config.platform.http.pointers import join, tokens
-from rules.schema.subschemas import LISTS, MAPS, SINGLE
+from rules.schema.subschemas import ANCHORS, LISTS, MAPS, SINGLE, Parts
 
 Schema = dict[str, Any]
 ROOT_COPY = "_whole"  # the name of the definition that contains the rule's schema in the schema of a piece
@@ -46,6 +46,29 @@ def transform(schema: Any, change: Callable[[Schema], Schema]) -> Any:
         if isinstance(result.get(name), dict):
             result[name] = {key: transform(inside, change) for key, inside in result[name].items()}
     return change(result)
+
+
+def without_anchors(schema: Schema) -> Schema:
+    """Return an equivalent schema with JSON Pointers in place of anchors.
+
+    The result can be part of a schema that contains it twice. Anchors are unique.
+    """
+    anchors = {f"#{name}": pointer for name, pointer in Parts(schema).anchors.items()}
+
+    def change(each: Schema) -> Schema:
+        made = {name: inside for name, inside in each.items() if not is_anchor(name, inside)}
+        for name in ("$ref", "$dynamicRef"):
+            if made.get(name) in anchors and (name == "$ref" or "$ref" not in made):
+                made["$ref"] = f"#{quote(anchors[made.pop(name)], safe=SAFE_IN_REFERENCES)}"
+        return made
+
+    result: Schema = transform(schema, change) if anchors else schema
+    return result
+
+
+def is_anchor(name: str, value: Any) -> bool:
+    """Return whether a keyword defines an anchor. Draft 7 and earlier drafts do it by `$id`."""
+    return name in ANCHORS or (name in ("$id", "id") and str(value).startswith("#"))
 
 
 def relax(schema: Schema) -> Schema:
@@ -113,7 +136,7 @@ class PieceSchema:
         if not isinstance(schema, dict):
             return schema
         guide = Guide.of(self.root, schema)
-        self.references.add(str(schema.get("$ref")))
+        self.references.add(unquote(str(schema.get("$ref"))))
         return relax_one(
             {
                 name: self.inside(name, inside, f"{pointer}/{name}", is_keyed=guide.is_keyed)
@@ -195,7 +218,8 @@ def as_floats(value: Any) -> Any:
 
 
 def rebase(schema: Schema, place: str) -> Schema:
-    """Return the schema with references adapted for use inside another schema, at the reference `place`."""
+    """Return the schema for use inside another schema, at the reference `place`: with adapted references, and without
+    `x-` keywords and the root's identifiers."""
 
     def refer(each: Schema) -> Schema:
         target = each.get("$ref")
@@ -321,7 +345,7 @@ def target(root: Schema, reference: str) -> Any:
     found: Any = root
     if reference not in ("#", "") and not reference.startswith("#/"):
         return {}
-    for name in tokens(reference):
+    for name in tokens(unquote(reference)):
         if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
             found = found[int(name)]
         else:

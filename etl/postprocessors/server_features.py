@@ -119,8 +119,8 @@ class Negotiation:
         elif scope is Scope.SCHEMA or (has_new_mode and is_forced_by_schema):
             store(*self.server, fallback, schema=self.schema)
         else:
-            mode = fallback.json_mode if has_new_mode else self.of_server.json_mode
-            self.of_server = replace(fallback, json_mode=mode)
+            changed = {name: value for name, value in asdict(fallback).items() if value != getattr(self.features, name)}
+            self.of_server = replace(self.of_server, **changed)
         self.features = fallback
         return True
 

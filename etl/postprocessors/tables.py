@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from etl.providers.base import PAGE_MARKER
 
-DELIMITER_ROW = re.compile(r"[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t:-]*)*")  # below the head of a Markdown table
+DELIMITER_ROW = re.compile(r"[ \t]*+(?:\|[ \t]*+)?:?-+:?[ \t]*(?:\|[ \t:-]*)*")  # below the head of a Markdown table
 RUN = re.compile(r"(?:^[^\n|]*\|[^\n]*(?:\n|\Z))+", re.MULTILINE)  # a line with a `|` counts as a row
 HTML_TABLE = re.compile(r"<table\b", re.IGNORECASE)
 # Further rows of a head: they only have `th` cells.

@@ -106,6 +106,8 @@ NOT_ENDED = "The export has not ended. Retry the chunk when the export has faile
 def retry_refusal(chunk: Chunk) -> str:
     if chunk.status != ChunkStatus.FAILED:
         return "Only failed chunks can be retried."
+    if chunk.job.status == JobStatus.CANCELLED:
+        return "The export was cancelled. Replay the export instead."
     return "" if chunk.job.status == JobStatus.FAILED else NOT_ENDED
 
 
@@ -201,7 +203,7 @@ RECEIPTS = (
         past="Revoked",
         icon="link_off",
         permission="exports.change_receipt",
-        explanation="Ends all downloads: the link stops working, the owner cannot create another one, and the "
+        explanation="Prevents new downloads: the link stops working, the owner cannot create another one, and the "
         "delivered object is deleted within a minute. Downloads in progress continue. The files stay available for "
         "reuse by a new export.",
         refusal=receipt_refusal,

@@ -35,7 +35,7 @@ PREFIXES = {"prefix": {"ipv4": 24, "ipv6": 64}, "exact": {"ipv4": 32, "ipv6": 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkClient:
-    """The client of a request, for the audit log and for binding links. `user_agent` is the whole header or ""."""
+    """The client of a request, for rows of downloads and for binding links. `user_agent` is the whole header or ""."""
 
     address: str | None
     user_agent: str
@@ -44,7 +44,8 @@ class LinkClient:
     def agent(self) -> str:
         """The first 16 hex digits of the User-Agent's SHA-256.
 
-        The header itself is personal data, and only the audit log stores it. 64 bits are enough to distinguish clients.
+        The header itself is personal data, and only rows of downloads store it. 64 bits are enough to distinguish
+        clients.
         """
         return hashlib.sha256(self.user_agent.encode()).hexdigest()[:16]
 

@@ -99,7 +99,7 @@ def attempt(job: Job, token: int) -> None:
 
 
 def make_or_repair(job: Job, token: int, checkpoint: Callable[[], None]) -> bundles.Bundle | None:
-    """Return the bundle. If a file is missing, queue its chunk for another export and return None."""
+    """Return the bundle. If a file is missing, queue its chunk, so that it is exported again, and return None."""
     if job.delivery == DeliveryKind.MANIFEST:
         packs.unset_lost_packs(job.pk, token)
     attempt = bundles.Attempt(job=job, token=token, checkpoint=checkpoint, adopt=partial(adopt, token))
@@ -322,10 +322,10 @@ WITH ours AS MATERIALIZED (
 
 
 def export_missing_again(job: Job, token: int) -> int:
-    """Queue the chunks whose files are missing for another export. Return the number of chunks.
+    """Queue the chunks whose files are missing, so that they are exported again. Return the number of chunks.
 
-    For EXPORT_STORAGE_PATIENCE_SECONDS, no attempt is counted, because another schema version of the dataset may be
-    exported to the same paths. After that, the job fails if no attempts are left.
+    For EXPORT_STORAGE_PATIENCE_SECONDS after the job's start, no attempt is counted, because another schema version of
+    the dataset may be exported to the same paths. After that, the job fails if no attempts are left.
     """
     chunks = bundles.chunks_without_file(job)
     if not chunks:

@@ -119,7 +119,8 @@ def json_of(body: bytes) -> bytes:
         raise invalid(f"Invalid YAML in line {mark.line + 1}." if mark else "Invalid YAML.") from None
     except (yaml.YAMLError, UnicodeError):
         raise invalid("Invalid YAML, or not in UTF-8.") from None
-    except (TypeError, ValueError, RecursionError):
+    # The constructors of PyYAML raise many errors for values that do not match their tag, such as `!!bool maybe`.
+    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError):
         raise invalid("Contains a value that JSON does not support, such as a date without quotation marks.") from None
 
 

@@ -23,7 +23,7 @@ from exports.worker import leases
 from tests.broker import lose_messages, queued
 from tests.conftest import browser_of, change_settings
 from tests.integration import outcomes
-from tests.integration.factories import make_job, result_of
+from tests.integration.factories import fail_chunk, make_job, result_of
 from tests.integration.staff import confirm, fail, form_in, list_of, messages_of, page_of, press, select, text_of
 from tests.integration.test_leases import claim
 
@@ -283,6 +283,15 @@ def test_a_chunk_without_attempts_left_fails_when_it_is_released(
     ]
     job.refresh_from_db()
     assert (job.status, job.error_code) == ("failed", "EXPORT_WORKER_LOST")
+
+
+def test_a_failed_chunk_of_a_cancelled_job_is_not_retried(pages: Client, dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, chunks=2)
+    fail_chunk()
+    press(pages, job, "cancel")
+    chunk = job.chunks.get(status="failed")
+    assert Job.objects.get().status == "cancelled"
+    assert "The export was cancelled. Replay the export instead." in text_of(pages.get(page_of(chunk, "retry")))
 
 
 # ---- Files, receipts, links, slots ----------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import json
 import os
 import struct
 import threading
+import time
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -705,6 +706,15 @@ def test_a_cancellation_without_effect_is_not_recorded(api: APIClient) -> None:
         batch_actions.cancel(batch)
     actions.cancel(task=row_of(tasks[0]), is_forced=True)
     assert counts(api, batch) == ("completed_with_errors", 0, 0, 1, 0)
+
+
+def test_many_file_keys_are_refused_in_linear_time(api: APIClient) -> None:
+    """B36"""
+    keys = [f"{number:x}" for number in range(40_000)]
+    began = time.process_time()
+    (error,) = api.post(BATCHES, {"file_keys": keys}).json()["errors"]
+    assert (error["pointer"], error["code"]) == ("/file_keys", "too_many_documents")
+    assert time.process_time() - began < 10
 
 
 def test_a_forced_cancellation_without_effect_does_not_suggest_force(api: APIClient) -> None:

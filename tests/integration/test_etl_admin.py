@@ -162,9 +162,9 @@ def test_staff_cancel_tasks_that_have_not_started(editor: Client, alice: User) -
 
     confirmation = select(editor, "cancel", waiting, begun)
 
-    assert "A task can be cancelled while it waits for OCR or post-processing." in html.unescape(
-        confirmation.content.decode()
-    )
+    shown = html.unescape(confirmation.content.decode())
+    assert "A document can be cancelled while it waits for OCR or post-processing." in shown
+    assert "use Stop" in shown
     assert messages_of(confirm(editor, confirmation)) == [
         "Cancelled 1 document. The document will not be processed further."
     ]
@@ -177,7 +177,9 @@ def test_staff_stop_a_running_task(editor: Client, alice: User) -> None:
     begun, ended = make_task(alice), make_task(alice)
     begin(begun)
     complete(ended)
-    confirmed = confirm(editor, select(editor, "stop", begun, ended))
+    confirmation = select(editor, "stop", begun, ended)
+    assert "The document has ended." in html.unescape(confirmation.content.decode())
+    confirmed = confirm(editor, confirmation)
     assert messages_of(confirmed)[0].startswith("Stopped 1 document.")
     assert {task.pk: task.status for task in Task.objects.all()} == {begun.pk: "cancelled", ended.pk: "completed"}
 

@@ -334,6 +334,19 @@ def test_it_fails_if_a_server_refuses_every_format(models: ModelServer) -> None:
 ECHOED = "Our sensor measured the temperature. No system role. Use max_completion_tokens. The context length is 5 m."
 
 
+def test_a_fallback_for_one_document_is_not_stored_with_one_for_all(models: ModelServer, settings: Any) -> None:
+    configure(settings, models, etl_llm_max_tokens=500)
+    models.enqueue(problem(400, "Cannot process: the temperature."), problem(400, "Use 'max_completion_tokens'."))
+    models.set_default(data_reply(GOOD))
+
+    process(ocr=ocr_of(f"{INVOICE_TEXT}\nOur sensor measured the temperature."))
+    assert "temperature" not in models.requests[-1].body
+    process()
+
+    assert models.requests[-1].body["temperature"] == 0
+    assert "max_completion_tokens" in models.requests[-1].body
+
+
 @pytest.mark.parametrize("status", [400, 500])
 def test_an_error_that_quotes_the_document_does_not_affect_other_documents(models: ModelServer, status: int) -> None:
     """Otherwise, words in the document would disable a parameter for all documents for hours."""

@@ -332,6 +332,13 @@ def test_the_schema_for_pieces_still_requires_complete_items(models: ModelServer
     assert shown["properties"]["lines"]["items"] == ROW
 
 
+def test_a_schema_may_have_anchors(models: ModelServer) -> None:
+    rows = {"type": "array", "items": {"$ref": "#row"}}
+    schema = {"type": "object", "properties": {"lines": rows}, "$defs": {"row": {**ROW, "$anchor": "row"}}}
+    models.set_default(lambda r: data_reply({"lines": rows_of(r)}))
+    assert process(100, schema=schema).data["lines"] == ALL[:100]
+
+
 def test_shared_definitions_stay_strict_within_items(models: ModelServer) -> None:
     schema = {
         "type": "object",

@@ -213,7 +213,6 @@ def test_uses_the_configured_protocol_without_detection(protocol: str, start: An
     assert not server.requests_to("GET", "health$")
 
 
-@pytest.mark.parametrize("version", ["4.1.0", "5", "9" * 5000])
 @pytest.mark.parametrize("url", ["http://127.0.0.1:x/", "//[::1", "https://127.0.0.1:99999999/"])
 def test_refuses_redirects_to_invalid_urls(start: Any, document: Document, url: str) -> None:
     server = start("cloud-v4", etl_mineru_result_hosts=["127.0.0.1"])
@@ -227,6 +226,7 @@ def test_refuses_results_at_invalid_ports(start: Any, document: Document) -> Non
     assert type(failure(document)) is client.UnsafeResult
 
 
+@pytest.mark.parametrize("version", ["4.1.0", "5", "9" * 5000])
 def test_refuses_a_newer_protocol(start: Any, document: Document, version: str) -> None:
     server = start("v4")
     server.on("GET", "/v1/health$", reply_json(200, {"status": "ok", "version": version}))

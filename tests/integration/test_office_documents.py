@@ -357,6 +357,13 @@ def test_only_line_ends_separate_rows(provider: LocalProvider, make_document: Ma
     assert "| Item | Amount |\n| --- | --- |\n| Steel brackets | 12 |\n| Nails | 3 |" in result.markdown
 
 
+@pytest.mark.parametrize("name", ["utf-16", "UTF-16LE", "utf_32", "utf-7", "idna", "punycode", "undefined"])
+def test_impossible_encodings_of_html_are_ignored(provider: LocalProvider, make_document: Maker, name: str) -> None:
+    text = f'<!DOCTYPE html><html><meta charset="{name}"><p>Müller schuldet der Firma heute noch 100,50 EUR</p>'
+    result, _ = convert(provider, make_document(text.encode("cp1252"), DocumentFormat.HTML))
+    assert "Müller schuldet der Firma heute noch 100,50 EUR" in result.markdown
+
+
 def test_control_characters_of_html_are_removed(provider: LocalProvider, make_document: Maker) -> None:
     text = b"<html><p>exam\x02ple <s>5 \x1f</s>".ljust(1_000)
     result, _ = convert(provider, make_document(text, DocumentFormat.HTML))

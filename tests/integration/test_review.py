@@ -9,9 +9,11 @@ from rest_framework.test import APIClient
 
 from config.platform import exact_json
 from etl import runstate
+from etl.api.results import original_of
 from etl.core.states import Stage
 from etl.models import ReviewEvent, Task
 from etl.pipeline import actions, completion, review
+from etl.runstate import RunState
 from tests.broker import valkey
 from tests.conftest import client_of
 from tests.integration.etl_factories import make_task
@@ -383,6 +385,15 @@ def test_a_flushed_redis_loses_no_review(task: Task, api: APIClient) -> None:
     corrected = correct(api, task, {"number": "INV-71"}).json()
     valkey().flushall()
     assert api.get(path(task)).json() == corrected
+
+
+def test_the_original_of_a_deleted_task_is_not_null(task: Task, api: APIClient) -> None:
+    """The task is deleted or retried between the two reads of its row."""
+    correct(api, task, {"number": "RE-2"})
+    state = RunState.of_row(Task.objects.get(pk=task.pk))
+    Task.objects.filter(pk=task.pk).delete()
+    with pytest.raises(review.NotCompleted):
+        original_of(state)
 
 
 def test_a_page_of_large_changes_is_shorter(task: Task, api: APIClient) -> None:

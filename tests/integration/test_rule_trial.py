@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection, connections
+from rest_framework.exceptions import ValidationError
 from rest_framework.test import APIClient
 
+from etl.api.serializers import TrialSerializer
 from etl.models import ModelUsage, Task
 from etl.pipeline import trial
 from rules.models import Rule
@@ -283,3 +285,9 @@ def test_pages_follow_the_markers_without_losing_text(markdown: str, expected: l
     ocr = trial.ocr_of(markdown)
     assert [(page.number, markdown[page.start : page.end]) for page in ocr.pages] == expected
     assert ocr.metadata["pages"] == len(expected)
+
+
+@pytest.mark.parametrize("task_id", ["17", 17.0, True])
+def test_a_task_id_is_a_whole_number(task_id: Any) -> None:
+    with pytest.raises(ValidationError):
+        TrialSerializer.read({"markdown": "A", "task_id": task_id})

@@ -131,6 +131,23 @@ def test_an_item_of_several_lines_is_one_row() -> None:
     assert [each["match"] for each in found.values()] == ["exact", "normalized"] * 3
 
 
+@pytest.mark.parametrize("line", ["", "x|"])
+def test_long_lines_of_spaces_are_indexed_in_time(line: str) -> None:
+    began = time.process_time()
+    found = citations({"name": "Lamp"}, pages=[f"a|b\n{' ' * 60_000}{line}\nLamp"])
+    assert time.process_time() - began < 10
+    assert found["/name"]["match"] in SURE
+
+
+def test_a_table_with_one_filled_column_is_indexed_in_time() -> None:
+    """Each row could be the continuation of the cell above it."""
+    rows = "".join(f"| | Value {number:06} | |\n" for number in range(3_000))
+    began = time.process_time()
+    found = citations({"last": "Value 002999"}, pages=[f"| A | B | C |\n|---|---|---|\n| x | first | y |\n{rows}"])
+    assert time.process_time() - began < 10
+    assert found["/last"]["match"] in SURE
+
+
 def test_words_of_documents_do_not_fill_the_memory_of_a_worker() -> None:
     """The cache outlives the document, whose author chooses the words."""
     assert scales_of.cache_info().maxsize

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.core.formats import HEAD_BYTES, DocumentFormat, sniff
+from etl.core.formats import HEAD_BYTES, DocumentFormat, delimiter_of, sniff
 from tests import samples
 from tests.samples import hostile
 
@@ -74,6 +74,14 @@ OOXML = ("[Content_Types].xml", b"<Types/>")
 def test_the_first_bytes_determine_the_format(head: bytes, kind: DocumentFormat | None) -> None:
     """B12."""
     assert sniff(head) == kind
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ";", "|"])
+def test_decimal_commas_are_not_delimiters(delimiter: str) -> None:
+    """B28"""
+    text = f"1,5{delimiter}2,5\n3,5{delimiter}4,5\n"
+    assert delimiter_of(text, is_named=True) == delimiter
+    assert delimiter_of('name,total\n"a;b",1\n"c;d",2\n', is_named=True) == ","
 
 
 def test_a_name_only_distinguishes_texts() -> None:

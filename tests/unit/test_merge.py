@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from etl.postprocessors.merge import Merged, merge
 from etl.postprocessors.responses import Evidence, ParsedResponse, scalars
-from etl.postprocessors.schemas import Guide, envelope, relax, strip_annotations
+from etl.postprocessors.schemas import Guide, checked_for_pieces, envelope, relax, strip_annotations, without_anchors
 from rules.schema import json_schema
 
 SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["", "a", "A", "b c", "b  c"]) | st.just(0.5)
@@ -236,6 +236,22 @@ def test_many_items_with_the_same_key_are_merged_in_time() -> None:
     began = time.process_time()
     assert merged_member(kind, [{"rate": 19, "country": "DE"}] * 1_000) == [{"rate": 19, "country": "DE"}]
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("reference", "name", "anchor"),
+    [("#/$defs/Head", "Head", {}), ("#/$defs/He%20ad", "He ad", {}), ("#/$defs/Stra%C3%9Fe", "Straße", {}),
+     ("#head", "Head", {"$anchor": "head"}), ("#head", "He ad", {"$anchor": "head"})],
+)  # fmt: skip
+def test_each_kind_of_local_reference_can_be_used_in_pieces(reference: str, name: str, anchor: dict[str, str]) -> None:
+    members = {"a": {"type": "string"}, "b": {"type": "string"}}
+    head = {"type": "object", "properties": members, "required": ["a", "b"], **anchor}
+    schema: dict[str, Any] = {"type": "object", "properties": {"head": {"$ref": reference}}, "$defs": {name: head}}
+    assert json_schema.check(schema) == []
+    schema = without_anchors(schema)
+    assert json_schema.errors(checked_for_pieces(schema), {"head": {"a": "x"}}) == []
+    assert json_schema.errors(schema, {"head": {"a": "x"}}) == [("/head", "The member 'b' is missing.")]
+    assert Guide.of(schema).member("head").member("a").is_of("string")
 
 
 def test_items_without_a_key_stay_as_they_are() -> None:

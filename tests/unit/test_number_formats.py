@@ -118,6 +118,17 @@ def test_texts_are_displayed_with_the_text_in_the_format(code: str, shown: str) 
     assert display_text("a", code) == shown
 
 
+@pytest.mark.parametrize(
+    ("value", "code", "is_1904", "shown"),
+    [("2958465.99999999", "yyyy-mm-dd h:mm:ss", False, "9999-12-31 23:59:59"),
+     ("2958466", "yyyy-mm-dd", False, "2958466"),
+     ("2957003.99999999", "yyyy-mm-dd", True, "9999-12-31"),
+     ("2957004", "yyyy-mm-dd", True, "2957004")],
+)  # fmt: skip
+def test_dates_end_with_the_year_9999(value: str, code: str, is_1904: bool, shown: str) -> None:  # noqa: FBT001
+    assert display(value, code, is_1904=is_1904) == shown
+
+
 def test_a_workbook_may_count_days_from_1904() -> None:
     assert display("43889", "yyyy-mm-dd", is_1904=True) == "2024-02-29"
 

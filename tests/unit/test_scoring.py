@@ -95,6 +95,8 @@ def test_the_assignment_is_optimal(weights: list[list[int]]) -> None:
         ("null", "null", 1),
         ("null", "[]", 1),
         ("null", '"x"', 0),
+        ("[]", '"x"', 0),
+        ("{}", "1", 0),
         ('{"a": 1, "b": 2}', '{"a": 1}', 0.5),
         ('{"a": 1}', '{"a": 1, "b": 2}', 0.5),
         ('{"a": 1, "b": null}', '{"a": 1}', 1),

@@ -50,7 +50,10 @@ def orphans(leader: int, *, title: str = "") -> list[int]:
 
 
 def command_line(pid: int) -> str:
-    """Return the command line as `ps` shows it; empty when the process has ended."""
+    """Return the command line, with NUL after each argument, or the title that replaced it.
+
+    Empty when the process has ended.
+    """
     try:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
     except OSError:

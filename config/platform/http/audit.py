@@ -117,7 +117,10 @@ def record_change(**objects: Any) -> None:
 # ---- Requests -------------------------------------------------------------------------------------------------------
 @sync_and_async_middleware
 def middleware(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
-    """Write the entry of a request after the view and before the response. It must be inside of the authentication."""
+    """Write the entry of a request after the view and before the response.
+
+    Must be listed after the authentication middleware, because the entry names the user.
+    """
     if iscoroutinefunction(get_response):
 
         async def handle_async(request: HttpRequest) -> HttpResponseBase:

@@ -28,10 +28,10 @@ from config.platform.http.problems import DATABASE_ERRORS, CSRFFailed, NotAuthen
 
 
 class BearerAuthentication(TokenAuthentication):
-    """Authentication by `Authorization: Bearer slc_…`. It finds the hash in one query. All errors are the same 401.
+    """Authentication by `Authorization: Bearer slc_…`. Every token that is not accepted causes the same 401.
 
-    Knox would read all tokens of the user and delete expired ones at each request. This class only reads, and rejects
-    an expired token. It records the use of a token at most once a minute.
+    Knox would delete the user's expired tokens at each request. This class reads a token with its user in one query,
+    and rejects an expired token without deleting it. It records the use of a token at most once a minute.
     """
 
     def authenticate_credentials(self, token: bytes) -> tuple[User, AuthToken]:

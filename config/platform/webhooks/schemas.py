@@ -42,7 +42,7 @@ class WebhookDelivery(TypedDict):
         "Set for events of a document, a batch, or a deleted export: its kind and id, such as `document:17`.",
     ]
     status: Annotated[str, choices(Delivery.Status)]
-    attempts: Annotated[int, "Attempts since the delivery was created or last redelivered."]
+    attempts: Annotated[int, "Attempts since the delivery was created or, after its end, last redelivered."]
     createdAt: datetime
     nextAttemptAt: Annotated[
         datetime | None, "Set while the delivery is waiting and either the webhook is enabled or this is a test."

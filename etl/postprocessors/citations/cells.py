@@ -11,6 +11,7 @@ from etl.postprocessors.citations.scales import CELL
 EMPTY_CELL = re.compile(r"\|[^\S\n]*\||<t[dh]\b[^<>\n]{0,300}>\s*</t[dh]>", re.IGNORECASE)
 MIN_CELLS = 3  # including the text after the last cell separator
 MAX_BLANK = 2  # blank lines between two rows
+MAX_PARTS = 30  # rows over which the text of a cell may continue; a longer one is a column, in which cells are separate
 Cells = list[list[Span]]  # for each cell of a row, the spans of its parts
 
 
@@ -30,8 +31,9 @@ def wrapped_texts(index: Index) -> dict[str, list[Span]]:
             whole[column] += cells[column]
             known[row] = whole
             parts = whole[column]
-            text = fold("\n".join(index.content[start:end] for start, end in parts))
-            found[text].append((parts[0][0], parts[-1][1]))
+            if len(parts) <= MAX_PARTS:
+                text = fold("\n".join(index.content[start:end] for start, end in parts))
+                found[text].append((parts[0][0], parts[-1][1]))
     return dict(found)
 
 

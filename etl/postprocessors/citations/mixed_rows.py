@@ -115,7 +115,7 @@ def is_other(value: Citation, part: Part, opposite: Part, values: list[Citation]
 
 
 def are_of_one_table(one: int, other: int, index: Index) -> bool:
-    """Return whether two rows are in the same table, or in tables with the same head."""
+    """Return whether two rows are in the same table, or in tables with the same head or without heads."""
     tables = [table_of(row, index) for row in (one, other)]
     heads = [table.head if table else "" for table in tables]
     return all(tables) and (tables[0] == tables[1] or heads[0] == heads[1])

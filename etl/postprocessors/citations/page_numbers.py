@@ -17,7 +17,7 @@ NAMED = re.compile(
 )
 # "- 21 -". It is a page number if its difference from the index of the page is the same on another page.
 BARE = re.compile(rf"[\W_]{{0,10}}(\d{{1,5}})(?:{OF}\d{{1,5}})?[\W_]{{0,10}}")
-LINE = re.compile(r"[^\n]*\S[^\n]*")
+LINE = re.compile(r"^[^\S\n]*+\S[^\n]*", re.MULTILINE)
 Span = tuple[int, int]
 
 

@@ -45,7 +45,7 @@ class Command(BaseCommand):
         wanted = [each.strip() for each in options["scopes"].split(",") if each.strip()]
         if unknown := set(wanted) - set(scopes.ALL):
             raise CommandError(f"Unknown scopes: {', '.join(sorted(unknown))}. Known: {', '.join(scopes.ALL)}.")
-        user = User.objects.filter(username=username).first() or created(
+        user = User.objects.filter(username=username).first() or create_user(
             username, create=create, staff=staff, role=options["role"]
         )
         if not user.is_active:
@@ -58,7 +58,7 @@ class Command(BaseCommand):
         self.stdout.write(text)
 
 
-def created(username: str, *, create: bool, staff: bool, role: str | None) -> User:
+def create_user(username: str, *, create: bool, staff: bool, role: str | None) -> User:
     if not create:
         raise CommandError("User not found. Use --create to create it.")
     user = User(username=username, is_staff=staff, is_superuser=staff)

@@ -13,9 +13,9 @@ users return 404.
 ### Errors
 
 All errors are `application/problem+json` (RFC 9457). Programs should check `code`; each response below lists its
-possible codes. For invalid input, `errors` lists every error with a JSON Pointer to its location. Unknown fields are
-errors. A rejected request changes nothing. `requestId`, also sent as the header `X-Request-ID`, identifies the request
-in the logs. You can send your own.
+possible codes. For invalid input, `errors` lists up to 100 errors, each with a JSON Pointer to its location. Unknown
+fields are errors. A rejected request changes nothing. `requestId`, also sent as the header `X-Request-ID`, identifies
+the request in the logs. You can send your own.
 
 In addition to the listed responses, an unknown path returns 404, and an unsupported method returns 405 with `Allow`.
 
@@ -42,10 +42,10 @@ not shift the pages.
 Requests are counted per user: POST requests under `/exports` and `/webhooks` (`EXPORT_RATE`, 60 per minute), other
 requests there
 (`EXPORT_POLL_RATE`, 1,200), and writes and reads of documents and rules (`ETL_RATE`, `ETL_POLL_RATE`). Downloads are
-counted per address (`EXPORT_DOWNLOAD_RATE`, 600). Requests over the limit return 429 `rate_limited`. Exports also have
-a daily quota of jobs and chunks, shown by `GET /exports/limits`; requests over it return 429 `quota_exceeded`. A JSON
-body of `POST /exports`, its preview, a test of a rule, or a corrected result can have up to 5 MiB, a batch of uploads
-64 KiB and 256 bytes per document, a rule 256 KiB, and others 64 KiB.
+counted per address (`EXPORT_DOWNLOAD_RATE`, 600). Requests over the limit return 429 `rate_limited`. Users also have
+quotas, shown by `GET /exports/limits` and `GET /api/v1/etl/limits`; requests over them return 429 `quota_exceeded`. A
+JSON body of `POST /exports`, its preview, a test of a rule, or a corrected result can have up to 5 MiB, a sample 1 MiB,
+a batch of uploads 64 KiB and 256 bytes per document, a rule 256 KiB, and others 64 KiB.
 
 ### Waiting for results
 

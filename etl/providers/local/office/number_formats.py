@@ -30,7 +30,6 @@ DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sun
 DAY_SECONDS = 86_400
 # Excel counts the nonexistent 29 February 1900 as day 60, so later day numbers are one too high.
 EPOCH, EPOCH_1904, FALSE_DAY = datetime(1899, 12, 30), datetime(1904, 1, 1), 60  # noqa: DTZ001 - cells have no time zone
-MAX_DAYS = 2_958_466  # 31 December 9999
 MAX_CODE = 255  # characters
 # Limits the memory for formatting a number. Spreadsheet programs do not store larger exponents.
 MAX_EXPONENT = 308
@@ -158,14 +157,16 @@ def decimals_shown(decimals: str, fraction: str) -> list[str]:
 
 # ---- Dates ----------------------------------------------------------------------------------------------------------
 def format_date(parts: Sequence[Token], amount: Decimal, *, is_1904: bool) -> str:
-    if not 0 <= amount < MAX_DAYS:
+    epoch = EPOCH_1904 if is_1904 else EPOCH
+    end = datetime.max - epoch  # noqa: DTZ901 - 31 December 9999
+    if not 0 <= amount < end.days + 1:
         return format_general(amount)
     days = int(amount)
     has_fraction = any(kind == "date" and "." in text for kind, text in parts)
     seconds = float(amount - days) * DAY_SECONDS
     moment = timedelta(days=days, seconds=round(seconds, 3) if has_fraction else round(seconds))
     late = timedelta(days=not is_1904 and days < FALSE_DAY)
-    at = (EPOCH_1904 if is_1904 else EPOCH) + moment + late
+    at = epoch + min(moment + late, end)  # rounding up must not exceed the last day
     is_12_hours = any(kind == "ampm" for kind, _ in parts)
     text, before = "", ""
     for index, (kind, piece) in enumerate(parts):

@@ -25,7 +25,8 @@ def read(
 ) -> Iterator[Message]:
     """Yield `{"pages": 3}`, then `{"page": 1, "text": …}` or `{"failed": 1}` for each page, then `{"done": True}`.
 
-    `describe` returns the class and location of an exception, which the worker logs. Raises BadDocument.
+    Yield only `{"error": …}` if an unexpected exception prevents opening. `describe` returns the class and location of
+    an exception, which the worker logs. Raises BadDocument.
     """
     try:
         document = open_document(kind, file, TextBudget(limits.text))
