@@ -397,6 +397,25 @@ def test_a_missing_file_is_exported_again(dataset: Dataset, alice: User, harm: s
     assert (job.status, job.done, job.rows, job.bytes) == ("success", 2, 6, 2 * len(CONTENT))
 
 
+def test_a_chunk_that_is_exported_again_has_no_file(
+    dataset: Dataset, alice: User, api: APIClient, source_db: psycopg.Connection
+) -> None:
+    """A38: it would otherwise show the checksum of the missing file, also if it fails or is cancelled."""
+    job = make_job(dataset, alice, 2)
+    execution.drain()
+    storage.delete(PATH)
+    source_db.execute("DROP FUNCTION data.rows_for")
+    completion.complete(job.pk)
+
+    for status in ("pending", "failed"):
+        body = api.get(f"/exports/{job.pk}/chunks").json()["results"][0]
+        assert body["status"] == status
+        assert [body[name] for name in ("source", "rows", "bytes", "checksum", "dataAsOf")] == [None] * 5
+        execution.drain()
+    job.refresh_from_db()
+    assert (job.status, job.done, job.rows, job.bytes) == ("failed", 1, 3, len(CONTENT))
+
+
 def test_a_missing_file_at_the_last_attempt_fails_the_job(dataset: Dataset, alice: User) -> None:
     """The job would otherwise have no attempt left and never end."""
     job = make_job(dataset, alice, 2)
