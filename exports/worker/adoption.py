@@ -51,7 +51,9 @@ def commit_or_adopt(claim: Claim, upload: storage.Upload) -> Committed | KnownFi
     If many jobs export the same slice, the object may be replaced again before each request. A new attempt would only
     call the source again, and have the same conflicts. Raises UploadConflict after REPLACEMENTS conflicts.
     """
-    number = claim.token
+    # During the call, other jobs may have replaced the known file and stored the same bytes again. Their numbers are
+    # larger than the token, but this object replaces theirs.
+    number = claim.token if claim.known_file is None else next_number()
     send: Callable[[], storage.StoredObject] = upload.commit
     for _ in range(REPLACEMENTS):
         try:
@@ -59,9 +61,13 @@ def commit_or_adopt(claim: Claim, upload: storage.Upload) -> Committed | KnownFi
         except storage.Conflict as conflict:
             if file := fresh_enough(claim, conflict):
                 return file
-            number = sql.scalar("SELECT nextval('exports_fence_seq')")
+            number = next_number()
             send = partial(upload.replace, conflict)
     raise UploadConflict
+
+
+def next_number() -> int:
+    return int(sql.scalar("SELECT nextval('exports_fence_seq')"))
 
 
 def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:

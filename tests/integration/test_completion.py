@@ -52,7 +52,7 @@ from tests.broker import lose_messages, queued
 from tests.conftest import change_settings, client_of
 from tests.integration import faulty_s3, zip_streams
 from tests.integration.factories import FIRST_DAY, claim_one, end_chunk, make_job, result_of
-from tests.integration.test_execution import CONTENT, PATH
+from tests.integration.test_execution import CONTENT, PATH, replace_function
 from tests.integration.test_leases import in_threads
 from tests.waiting import let_pass, wait_until
 
@@ -415,6 +415,33 @@ def test_a_chunk_that_is_exported_again_has_no_file(
         execution.drain()
     job.refresh_from_db()
     assert (job.status, job.done, job.rows, job.bytes) == ("failed", 1, 3, len(CONTENT))
+
+
+def test_a_file_is_recorded_after_others_stored_the_same_bytes_again(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A38: during a call, other jobs replace the file, and then store its bytes again. The call's file replaces it."""
+
+    def export(rows: int) -> Job:
+        replace_function(source_db, f"RETURN QUERY SELECT key, n, effective_date FROM generate_series(1, {rows}) n;")
+        job = make_job(dataset, alice, 1, reuse="never")
+        execution.drain()
+        return job
+
+    commit = execution.commit_upload
+
+    def commit_after_others(*arguments: Any) -> ChunkResult:
+        monkeypatch.setattr(execution, "commit_upload", commit)
+        in_threads(1, lambda _: [export(rows) for rows in (2, 1)])
+        return commit(*arguments)
+
+    export(1)
+    monkeypatch.setattr(execution, "commit_upload", commit_after_others)
+    job = export(3)
+
+    head = storage.head(PATH)
+    assert head
+    assert head.etag == File.objects.get().etag == job.chunks.get().etag
 
 
 def test_a_missing_file_at_the_last_attempt_fails_the_job(dataset: Dataset, alice: User) -> None:

@@ -120,8 +120,8 @@ MUTANTS = [
     ),
     ADOPTION(
         name="number a file before the object that it replaced",
-        old="number = sql.scalar(\"SELECT nextval('exports_fence_seq')\")",
-        new="number = claim.token",
+        old="            number = next_number()",
+        new="            number = claim.token",
         tests=completion("files_recorded_in_another_order_than_stored"),
     ),
     ADOPTION(
