@@ -10,8 +10,9 @@ All bundles are streamed: memory grows by a name for each file, but not with the
 import io
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, groupby
@@ -207,9 +208,10 @@ def as_manifest(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
 
 def copied_files(attempt: Attempt) -> Iterator[Chunk]:
     """Copy all files, the small ones into packs, and yield their chunks in request order."""
-    files = each_file(attempt.job, partial(copy_unless_packed, attempt), attempt.adopt)
-    for number, group in groupby(files, key=lambda file: packs.number_of(file[0])):
-        yield from fill_pack(attempt, packs.key_of(attempt.folder, number), group)
+    # After an error, the running copies end before the folder of the attempt is deleted.
+    with closing(each_file(attempt.job, partial(copy_unless_packed, attempt), attempt.adopt)) as files:
+        for number, group in groupby(files, key=lambda file: packs.number_of(file[0])):
+            yield from fill_pack(attempt, packs.key_of(attempt.folder, number), group)
 
 
 def fill_pack(attempt: Attempt, key: str, files: Iterable[tuple[Chunk, bytes]]) -> Iterator[Chunk]:
@@ -393,7 +395,7 @@ def large_file(chunk: Chunk) -> Iterator[bytes]:
     return chain([next(blocks, b"")], blocks)
 
 
-def each_file(job: Job, work: Callable[[Chunk], T], adopt: Adopt) -> Iterator[tuple[Chunk, T]]:
+def each_file(job: Job, work: Callable[[Chunk], T], adopt: Adopt) -> Generator[tuple[Chunk, T]]:
     """Yield every chunk, in request order, with the result of `work`, which threads compute in advance."""
     waiting: deque[tuple[Chunk, Future[T]]] = deque()
     with ThreadPoolExecutor(READERS) as pool:

@@ -13,6 +13,7 @@ from datetime import timedelta
 from functools import partial
 
 import structlog
+from django.db.models import QuerySet
 
 from config.platform import storage
 from config.platform.db import sql
@@ -50,7 +51,9 @@ def commit_or_adopt(claim: Claim, upload: storage.Upload) -> Committed | KnownFi
     If many jobs export the same slice, the object may be replaced again before each request. A new attempt would only
     call the source again, and have the same conflicts. Raises UploadConflict after REPLACEMENTS conflicts.
     """
-    number = claim.token
+    # During the call, other jobs may have replaced the known file and stored the same bytes again. Their numbers are
+    # larger than the token, but this object replaces theirs.
+    number = claim.token if claim.known_file is None else next_number()
     send: Callable[[], storage.StoredObject] = upload.commit
     for _ in range(REPLACEMENTS):
         try:
@@ -58,9 +61,13 @@ def commit_or_adopt(claim: Claim, upload: storage.Upload) -> Committed | KnownFi
         except storage.Conflict as conflict:
             if file := fresh_enough(claim, conflict):
                 return file
-            number = sql.scalar("SELECT nextval('exports_fence_seq')")
+            number = next_number()
             send = partial(upload.replace, conflict)
     raise UploadConflict
+
+
+def next_number() -> int:
+    return int(sql.scalar("SELECT nextval('exports_fence_seq')"))
 
 
 def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
@@ -72,22 +79,48 @@ def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
     """
     if conflict.head is None:
         return None
-    file = (
-        File.objects.filter(
-            path=claim.path,
-            etag=conflict.head.etag,
-            dataset__name=claim.dataset,
-            schema_version=claim.schema_version,
-        )
-        .select_related("dataset")
-        .first()
-    )
+    file = files_at(claim).filter(etag=conflict.head.etag).select_related("dataset").first()
     if file is None:
         return None
     max_age = file.dataset.reuse_max_age if claim.may_adopt else 0
     if max_age is not None and file.data_as_of < claim.claimed_at - timedelta(seconds=max_age):
         return None
+    return as_known(file)
+
+
+def files_at(claim: Claim) -> QuerySet[File]:
+    """Return the row of the file at the chunk's path, if it has the job's dataset and schema version."""
+    return File.objects.filter(path=claim.path, dataset__name=claim.dataset, schema_version=claim.schema_version)
+
+
+def as_known(file: File) -> KnownFile:
     return KnownFile(**{field: getattr(file, field) for field in FILE_FIELDS})
+
+
+# ---- After a failure of the source ----------------------------------------------------------------------------------
+
+# Another worker records its file some milliseconds after it has replaced the object.
+ADOPT_TIMEOUT_SECONDS = 2.0
+ADOPT_POLL_SECONDS = 0.02
+
+
+def recorded_file(claim: Claim) -> KnownFile | None:
+    """Return the file at the chunk's path, if a row references it. Waits until a replaced file is recorded.
+
+    The claim's file may be outdated: during the call, another job may have replaced it, or staff may have excluded it.
+    Raises StorageError.
+    """
+    until = time.monotonic() + ADOPT_TIMEOUT_SECONDS
+    while True:
+        file = files_at(claim).first()
+        head = storage.head(claim.path) if file else None
+        if file is None or head is None:
+            return None
+        if head.etag == file.etag:
+            return as_known(file)
+        if time.monotonic() > until:
+            return None
+        time.sleep(ADOPT_POLL_SECONDS)
 
 
 # ---- During a completion --------------------------------------------------------------------------------------------
@@ -141,10 +174,6 @@ SELECT EXISTS (SELECT 1 FROM ours) AS ours, EXISTS (SELECT 1 FROM newer) AS adop
 ) AS is_other_version
 """
 )
-
-# Another worker records its file some milliseconds after it has replaced the object.
-ADOPT_TIMEOUT_SECONDS = 2.0
-ADOPT_POLL_SECONDS = 0.02
 
 
 def adopt(token: int, chunk: Chunk) -> Chunk:

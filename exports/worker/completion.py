@@ -290,6 +290,7 @@ WITH ours AS MATERIALIZED (
     UPDATE exports_chunk c
     SET status = 'pending', attempts = 0, reusable = false, source = '', finished_at = NULL, started_at = NULL,
         refused_at = NULL, error_code = '', error_detail = '', source_message = '', pack = NULL, pack_offset = NULL,
+        rows = NULL, bytes = NULL, header_bytes = 0, sha256 = '', etag = '', data_as_of = NULL,
         charged = c.charged AND was.source <> 'reused',
         path = CASE WHEN EXISTS (
                    SELECT 1 FROM exports_file f WHERE f.path = c.path
@@ -299,7 +300,7 @@ WITH ours AS MATERIALIZED (
         SELECT to_char(was.effective_date, '/YYYY/MM/DD/') || was.key || '_' AS last_part
     ) name
     WHERE c.id = ANY(%(chunks)s) AND was.id = c.id AND c.job_id = ours.job_id AND c.status = 'done'
-    RETURNING c.id, c.job_id, c.status, c.seq, c.rows, c.bytes, was.source
+    RETURNING c.id, c.job_id, c.status, c.seq, was.rows, was.bytes, was.source
 ), numbered AS (
     SELECT job_id, id, status, row_number() OVER (ORDER BY seq) AS nth FROM back
 ), lost AS (

@@ -39,7 +39,7 @@ from exports.models.dataset import Kind
 from exports.models.job import DeliveryKind
 from exports.source import built_in, database, encoding
 from exports.worker import leases, transitions
-from exports.worker.adoption import commit_or_adopt
+from exports.worker.adoption import commit_or_adopt, recorded_file
 from exports.worker.batches import Batch, ChunkDurations, Ended
 from exports.worker.heartbeat import heartbeat
 from exports.worker.leases import Claim, KnownFile
@@ -394,22 +394,22 @@ def snapshot(claim: Claim, error: ExportError) -> ChunkResult | None:
 
     Raises ChunkUploadFailed if the storage fails.
     """
-    if not (isinstance(error, SourceFailed) and claim.may_degrade and claim.known_file):
+    if not (isinstance(error, SourceFailed) and claim.may_degrade):
         return None
     try:
         # The heartbeat of the attempt has ended, and a storage that hangs may respond after the lease has expired.
         with heartbeat(partial(leases.renew, claim)):
-            head = storage.head(claim.path)
+            file = recorded_file(claim)
     except storage.StorageError as failure:
         raise as_upload_error(failure) from failure
-    if head is None or head.etag != claim.known_file.etag:
+    if file is None:
         return None
     return ChunkResult(
         source=Source.SNAPSHOT,
         error_code=error.code,
         error_detail=transitions.truncated(error.detail),
         source_message=error.message,
-        **asdict(claim.known_file),
+        **asdict(file),
     )
 
 

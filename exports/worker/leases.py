@@ -65,7 +65,7 @@ class Claim:
     known_file: KnownFile | None
     may_adopt: bool  # the job allows reuse
     may_reuse: bool  # the job allows reuse, and the known file has the right dataset and version and is not too old
-    may_degrade: bool  # the job accepts the known file, which has the right dataset and version, if the source fails
+    may_degrade: bool  # the job accepts an older file if the source fails
     refused_for: float  # seconds since the storage first refused the chunk's file, or 0 if it has not refused it
     started_job: bool  # this claim changed the job's status to running
     has_new_slot: bool  # the claim took a slot that the worker did not hold
@@ -201,7 +201,7 @@ SELECT t.id, t.token, t.attempts, t.job_id, t.key, t.effective_date, t.path, t.s
        j.reuse = 'if-present' AND f.dataset_id = t.dataset_id AND f.schema_version = j.schema_version
            AND (d.reuse_max_age IS NULL OR f.data_as_of > clock_timestamp() - d.reuse_max_age * interval '1 second')
            AS may_reuse,
-       j.allow_degraded AND f.dataset_id = t.dataset_id AND f.schema_version = j.schema_version AS may_degrade,
+       j.allow_degraded AS may_degrade,
        EXISTS (SELECT 1 FROM moved) AS started_job, t.has_new_slot,
        coalesce(extract(epoch FROM t.started_at - t.refused_at)::float, 0) AS refused_for,
        f.etag, f.sha256, f.rows, f.bytes, f.header_bytes, f.data_as_of
@@ -287,7 +287,7 @@ def claim_reusable(*, batch: int) -> list[Claim]:
 CLAIM_COLUMNS = (
     *("token", "attempts", "job_id", "request_id", "traceparent", "dataset", "schema_version", "statement_timeout"),
     *("kind", "max_concurrency", "allow_writes", "delivery"),
-    *("path", "may_adopt", "refused_for", "started_job", "has_new_slot"),
+    *("path", "may_adopt", "may_degrade", "refused_for", "started_job", "has_new_slot"),
 )
 
 
@@ -307,7 +307,6 @@ def as_claim(row: sql.Row) -> Claim:
         claimed_at=row["started_at"],
         known_file=KnownFile(**{field: row[field] for field in FILE_FIELDS}) if row["etag"] else None,
         may_reuse=bool(row["may_reuse"]),
-        may_degrade=bool(row["may_degrade"]),
     )
 
 

@@ -34,6 +34,7 @@ from rest_framework.test import APIClient
 from config.platform import storage
 from config.platform.db import identity, sql
 from config.platform.heartbeat import LeaseLost
+from config.platform.storage import uploads
 from exports.api import event_hub
 from exports.core.planning import Dialect, Pair, Shape
 from exports.delivery import bundles, chunk_files, links, packs, receipts
@@ -51,9 +52,9 @@ from tests.broker import lose_messages, queued
 from tests.conftest import change_settings, client_of
 from tests.integration import faulty_s3, zip_streams
 from tests.integration.factories import FIRST_DAY, claim_one, end_chunk, make_job, result_of
-from tests.integration.test_execution import CONTENT, PATH
+from tests.integration.test_execution import CONTENT, PATH, replace_function
 from tests.integration.test_leases import in_threads
-from tests.waiting import wait_until
+from tests.waiting import let_pass, wait_until
 
 pytestmark = pytest.mark.usefixtures("empty_bucket")
 
@@ -395,6 +396,52 @@ def test_a_missing_file_is_exported_again(dataset: Dataset, alice: User, harm: s
     assert archive.read("2024/02/28/JFK_20240228.csv") == CONTENT
     job.refresh_from_db()
     assert (job.status, job.done, job.rows, job.bytes) == ("success", 2, 6, 2 * len(CONTENT))
+
+
+def test_a_chunk_that_is_exported_again_has_no_file(
+    dataset: Dataset, alice: User, api: APIClient, source_db: psycopg.Connection
+) -> None:
+    """A38: it would otherwise show the checksum of the missing file, also if it fails or is cancelled."""
+    job = make_job(dataset, alice, 2)
+    execution.drain()
+    storage.delete(PATH)
+    source_db.execute("DROP FUNCTION data.rows_for")
+    completion.complete(job.pk)
+
+    for status in ("pending", "failed"):
+        body = api.get(f"/exports/{job.pk}/chunks").json()["results"][0]
+        assert body["status"] == status
+        assert [body[name] for name in ("source", "rows", "bytes", "checksum", "dataAsOf")] == [None] * 5
+        execution.drain()
+    job.refresh_from_db()
+    assert (job.status, job.done, job.rows, job.bytes) == ("failed", 1, 3, len(CONTENT))
+
+
+def test_a_file_is_recorded_after_others_stored_the_same_bytes_again(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A38: during a call, other jobs replace the file, and then store its bytes again. The call's file replaces it."""
+
+    def export(rows: int) -> Job:
+        replace_function(source_db, f"RETURN QUERY SELECT key, n, effective_date FROM generate_series(1, {rows}) n;")
+        job = make_job(dataset, alice, 1, reuse="never")
+        execution.drain()
+        return job
+
+    commit = execution.commit_upload
+
+    def commit_after_others(*arguments: Any) -> ChunkResult:
+        monkeypatch.setattr(execution, "commit_upload", commit)
+        in_threads(1, lambda _: [export(rows) for rows in (2, 1)])
+        return commit(*arguments)
+
+    export(1)
+    monkeypatch.setattr(execution, "commit_upload", commit_after_others)
+    job = export(3)
+
+    head = storage.head(PATH)
+    assert head
+    assert head.etag == File.objects.get().etag == job.chunks.get().etag
 
 
 def test_a_missing_file_at_the_last_attempt_fails_the_job(dataset: Dataset, alice: User) -> None:
@@ -750,6 +797,44 @@ def test_copies_of_files_are_deleted_with_their_delivery(dataset: Dataset, alice
 
     assert list(storage.list_objects(folder)) == []
     assert len(list(storage.list_objects(f"_receipts/{kept.pk}/"))) == 2
+
+
+def test_a_failed_attempt_leaves_no_copy_that_was_still_running(
+    dataset: Dataset, alice: User, proxy: faulty_s3.Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A26: its folder is deleted after the copies have ended."""
+    monkeypatch.setattr(packs, "PACKED_BYTES", len(CONTENT))
+    job = make_job(dataset, alice, 2, delivery="manifest")
+    execution.drain()
+    chunk = job.chunks.get(seq=1)
+    large = storage.put(chunk.path, b"x" * 100, content_type="text/csv", if_match=chunk.etag)
+    Chunk.objects.filter(pk=chunk.pk).update(etag=large.etag, sha256=large.sha256, bytes=large.size)
+    copying, discarding = threading.Event(), threading.Event()
+    discard = bundles.discard
+
+    def discard_and_notify(folder: str) -> None:
+        discard(folder)
+        discarding.set()
+
+    def copy_slowly() -> None:
+        copying.set()
+        discarding.wait(2)
+
+    def refuse(handler: faulty_s3.Handler, body: bytes) -> None:
+        copying.wait(30)
+        faulty_s3.answer_500(handler, body)
+
+    monkeypatch.setattr(bundles, "discard", discard_and_notify)
+    monkeypatch.setattr(uploads, "part_bytes", lambda _sent: 10)  # the pack needs several parts
+    proxy.inject("PUT", "/files/", faulty_s3.first(copy_slowly))
+    proxy.inject("POST", "/packs/", refuse, times=2)
+    completion.complete(job.pk)
+
+    job.refresh_from_db()
+    assert (job.status, job.error_code) == ("running", "EXPORT_BUNDLE_FAILED")
+    assert copying.is_set()
+    let_pass(1)  # for a copy that is still running
+    assert not list(storage.list_objects(f"_receipts/{job.pk}/"))
 
 
 def test_the_sweep_keeps_the_copies_of_live_deliveries(

@@ -4,6 +4,7 @@ import io
 import json
 import time
 import zipfile
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -13,13 +14,17 @@ from django.db.models.functions import Now
 from rest_framework.test import APIClient
 
 from config.platform import storage
-from exports.maintenance import lost_leases
-from exports.models import Chunk, Dataset, Job, Usage
+from exports.maintenance import lost_leases, manual_actions
+from exports.models import Chunk, Dataset, File, Job, Usage
+from exports.source.database import SourceSession
+from exports.source.encoding import Content
 from exports.worker import completion, execution
+from exports.worker.leases import Claim
 from tests.conftest import change_settings
 from tests.integration import faulty_s3
 from tests.integration.factories import make_job
 from tests.integration.test_execution import PATH, replace_function
+from tests.integration.test_leases import in_threads
 
 pytestmark = pytest.mark.usefixtures("empty_bucket")
 
@@ -115,6 +120,69 @@ def test_a_permanent_source_error_degrades_immediately(
     job.refresh_from_db()
     chunk = job.chunks.get()
     assert (job.status, chunk.source, chunk.attempts) == ("success", "snapshot", 1)
+
+
+def during_the_call(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Run an action in another thread between the next claim and its call."""
+    prepare = execution.prepare_call
+
+    def act_and_prepare(claim: Claim, session: SourceSession) -> Content:
+        monkeypatch.setattr(execution, "prepare_call", prepare)
+        in_threads(1, lambda _: action())
+        return prepare(claim, session)
+
+    monkeypatch.setattr(execution, "prepare_call", act_and_prepare)
+
+
+def test_a_file_that_another_job_stored_during_the_call_replaces_a_chunk(
+    older: Job, dataset: Dataset, alice: User, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A18: the file that was known at the claim is gone, and the newer one is at least as good."""
+
+    def export_by_another_job() -> None:
+        replace_function(source_db, "RETURN QUERY SELECT key, 2, effective_date;")
+        make_job(dataset, alice, 1, reuse="never")
+        execution.drain()
+        source_db.execute("DROP FUNCTION data.rows_for")
+
+    job = make_job(dataset, alice, 1, reuse="never")
+    during_the_call(monkeypatch, export_by_another_job)
+    run(1)
+
+    job.refresh_from_db()
+    chunk = job.chunks.get()
+    assert (job.status, chunk.source, chunk.rows) == ("success", "snapshot", 2)
+
+
+def test_a_first_file_that_another_job_stored_during_the_call_replaces_a_chunk(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A18."""
+
+    def export_by_another_job() -> None:
+        make_job(dataset, alice, 1)
+        execution.drain()
+        source_db.execute("DROP FUNCTION data.rows_for")
+
+    job = make_job(dataset, alice, 1)
+    during_the_call(monkeypatch, export_by_another_job)
+    run(1)
+
+    job.refresh_from_db()
+    assert (job.status, job.degraded) == ("success", 1)
+
+
+def test_a_file_that_staff_excluded_during_the_call_replaces_no_chunk(
+    older: Job, dataset: Dataset, alice: User, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A18."""
+    source_db.execute("DROP FUNCTION data.rows_for")
+    job = make_job(dataset, alice, 1, reuse="never")
+    during_the_call(monkeypatch, lambda: manual_actions.invalidate_file(File.objects.get()))
+    run(1)
+
+    job.refresh_from_db()
+    assert (job.status, job.degraded) == ("failed", 0)
 
 
 def test_a_snapshot_that_another_job_replaced_with_new_rows_is_reused(

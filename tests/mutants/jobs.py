@@ -65,6 +65,14 @@ MUTANTS = [
         tests=completion("the_stale_completion_of_two_changes_nothing"),
     ),
     ADOPTION(
+        name="use files of another dataset as snapshots",
+        old="path=claim.path, dataset__name=claim.dataset, ",
+        new="path=claim.path, ",
+        tests=tests_of(
+            "tests/integration/test_completion.py", "files_of_another_dataset_at_the_same_path_are_no_snapshots"
+        ),
+    ),
+    ADOPTION(
         name="let a stale completion change finished chunks",
         old="WHERE j.job_id = %(job)s AND j.completion_token = %(token)s AND",
         new="WHERE j.job_id = %(job)s AND",
@@ -112,8 +120,8 @@ MUTANTS = [
     ),
     ADOPTION(
         name="number a file before the object that it replaced",
-        old="number = sql.scalar(\"SELECT nextval('exports_fence_seq')\")",
-        new="number = claim.token",
+        old="            number = next_number()",
+        new="            number = claim.token",
         tests=completion("files_recorded_in_another_order_than_stored"),
     ),
     ADOPTION(

@@ -65,14 +65,6 @@ MUTANTS = [
         tests=leases("a_file_of_an_older_schema_version_is_not_reused"),
     ),
     CLAIMS(
-        name="use files of another dataset as snapshots",
-        old="j.allow_degraded AND f.dataset_id = t.dataset_id AND",
-        new="j.allow_degraded AND",
-        tests=tests_of(
-            "tests/integration/test_completion.py", "files_of_another_dataset_at_the_same_path_are_no_snapshots"
-        ),
-    ),
-    CLAIMS(
         name="claim a batch of chunks without locking them",
         old="LIMIT (SELECT greatest(more, 0) FROM share) FOR UPDATE SKIP LOCKED",
         new="LIMIT (SELECT greatest(more, 0) FROM share)",
