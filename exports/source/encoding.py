@@ -130,14 +130,18 @@ def json_cell(column: Column) -> sql.Composable:
     return sql.SQL("{} AS {}").format(sql.SQL(form).format(name), name)
 
 
+# Types whose cast to text differs from their output: it removes the padding of `character`, and adds `/32` to `inet`.
+CHANGED_BY_CAST = ("character", "inet")
+
+
 def parquet_cell(column: Column) -> sql.Composable:
     """Return the expression whose output `exports.source.parquet` parses.
 
     Arrays are JSON arrays of strings, and bytes are in hex.
     """
     name = sql.Identifier(column.name)
-    if column.is_array:  # a cast to text would remove the padding of `character`
-        return sql.SQL("to_json({})" if column.element == "character" else "to_json({}::text[])").format(name)
+    if column.is_array:
+        return sql.SQL("to_json({})" if column.element in CHANGED_BY_CAST else "to_json({}::text[])").format(name)
     return sql.SQL("encode({}, 'hex')").format(name) if column.type == "bytea" else name
 
 

@@ -68,6 +68,7 @@ TYPES: list[tuple[str, str, pa.DataType, list[tuple[str, Any]]]] = [
     ("raws", "bytea[]", pa.list_(pa.binary()), [(r"""'{"\\x00ff","\\x",NULL}'""", [b"\x00\xff", b"", None])]),
     ("tags", "text[]", pa.list_(pa.string()), [("""ARRAY['a,b', 'c"d', '', 'NULL', NULL, E'\\n']""", ["a,b", 'c"d', "", "NULL", None, "\n"])]),  # noqa: E501
     ("padded_ones", "char(3)[]", pa.list_(pa.string()), [("""'{a,"   ",NULL}'""", ["a  ", "   ", None])]),
+    ("nets", "inet[]", pa.list_(pa.string()), [("'{10.0.0.1,10.0.0.1/8,NULL}'", ["10.0.0.1", "10.0.0.1/8", None]), ("'{::1}'", ["::1"])]),  # noqa: E501
     ("docs", "jsonb[]", pa.list_(pa.string()), [("""ARRAY['{"a": [1]}'::jsonb]""", ['{"a": [1]}'])]),
     ("numbers", "numeric[]", pa.list_(pa.string()), [("'{1.10,NaN}'", ["1.10", "NaN"])]),
 ]  # fmt: skip
