@@ -138,7 +138,7 @@ def start(schedule: Schedule, timetable: Timetable, planned: datetime, read: Rea
         user_id=schedule.user_id, binding=binding_of(schedule), schedule_id=schedule.pk, planned_at=planned
     )
     try:
-        day = timetable.local_date(planned)
+        day = timetable.planned_date(planned)
         job, _ = submission.submit(lambda: read_request(schedule, day, read), caller)
     except QuotaExceeded as refusal:
         record(schedule, planned, Outcome.REFUSED, refusal.detail)

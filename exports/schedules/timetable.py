@@ -89,6 +89,13 @@ class Timetable:
     def local_date(self, moment: datetime) -> date:
         return moment.astimezone(self.zone).date()
 
+    def planned_date(self, planned: datetime) -> date:
+        """Return the local date of a planned time. In Greenland, clocks go forward at the end of a day: a run that
+        starts right after the gap, at midnight, keeps the date of its time in the expression."""
+        local = planned.astimezone(self.zone).replace(tzinfo=None)
+        is_moved = next(CronSim(self.cron, local - timedelta(minutes=1)), None) != local
+        return self.local_date(planned - timedelta(seconds=is_moved))
+
 
 def window_bounds(day: date, first: int, last: int, *, after: date | None = None) -> tuple[date, date]:
     """Return the first and last date of a window relative to a day. It begins after `after` if that is earlier."""
