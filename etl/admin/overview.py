@@ -33,7 +33,8 @@ OPEN = """
 SELECT count(*) AS open, min(updated_at) AS oldest
 FROM (SELECT updated_at FROM etl_task WHERE status = 'pending' LIMIT %(limit)s) t
 """
-# `ocr`: duration of OCR, if the provider reports it. `whole`: from submission to completion, of tasks with one run.
+# `ocr`: duration of OCR, if the provider reports it. `whole`: from submission to completion, of tasks with one run: the
+# number in the condition is that of `Task.first_run`.
 RECENT = """
 WITH recent AS MATERIALIZED (
     SELECT date_trunc('hour', created_at) AS hour, status, error ->> 'code' AS code, updated_at,

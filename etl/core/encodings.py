@@ -85,6 +85,7 @@ def guess(content: bytes) -> str | None:
     found = sorted(
         match
         for length, encodings in encodings_by_length.items()
+        if length
         for match in from_bytes(content[:length], cp_isolation=encodings)
     )
     matches = [each for each in found if is_possible(content, each.encoding)]

@@ -33,7 +33,10 @@ MAX_RATIO, SMALL = 200, 1024**2
 MAX_EXPANSION = 10  # maximum size of all documents, as a multiple of the maximum size of a request
 UNSAFE = re.compile(r"^/|^[A-Za-z]:|\\|(^|/)\.\.(/|$)")
 IGNORED = re.compile(r"(^|/)(__MACOSX/|\._|\.DS_Store$|Thumbs\.db$|desktop\.ini$)|/$")
-ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, ValueError, RuntimeError)
+ZIP_ERRORS = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, ValueError, RuntimeError),
+    OverflowError,  # a ZIP64 offset that is larger than any file
+)
 
 
 def is_archive(head: bytes) -> bool:

@@ -146,12 +146,13 @@ class StoredPageImages:
 
     def await_worker(self, missing: list[int], pixels: int, *, context: StageContext) -> None:
         """Wait until a worker has stored the images."""
-        request_at = 0.0
+        request_at, requested = 0.0, range(0)
         for page in missing:
             while storage.head(model_key(self.owner, page, pixels)) is None:
-                if time.monotonic() >= request_at:
+                if page not in requested or time.monotonic() >= request_at:
                     dispatch.draw(task_id=self.owner.task_id, page=page, width=WIDTHS[0], pixels=pixels)
                     request_at = time.monotonic() + REPEAT_SECONDS
+                    requested = range(page, page + PAGES_AT_ONCE)
                 context.pause(POLL_SECONDS)
 
 

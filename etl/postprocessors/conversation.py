@@ -202,6 +202,8 @@ class Model:
     ) -> ParsedResponse:
         """Return the response without its invalid items. If other parts are invalid, raises SchemaInvalid, or
         NumberUnrepresentable if numbers that cannot be stored may be the reason."""
+        if question.is_notes:
+            raise SchemaInvalid("The language model's response contains no notes, even after a corrective retry.")
         failure = number_error(numbers) if numbers else schema_error(listed)
         if current is None or current.mismatches.others or self.rule.require_complete:
             raise failure from None

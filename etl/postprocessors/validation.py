@@ -191,7 +191,7 @@ def rejected_items_text(found: Mismatches, pages: str) -> str:
 
 
 def describe(mismatch: Mismatch) -> str:
-    """Describe a mismatch without member names that occur only in the response, because they may be private."""
+    """Describe a mismatch. Omit the names of members that are not allowed, because they may be private."""
     pointer, words = mismatch
     reason = "Has members that are not allowed." if words.startswith(NOT_ALLOWED) else words
     return f"{joined_pointers([pointer])}: {reason[:MAX_POINTER]}"

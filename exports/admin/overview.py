@@ -110,7 +110,7 @@ def scale_of(maximum: int) -> tuple[int, str]:
 
 # ---- The queue ------------------------------------------------------------------------------------------------------
 # Pending chunks are counted by their jobs' counters, and running ones by their index. The age of a chunk is the age of
-# its job. `claimable_since`: the earliest time since when the next chunk of a dataset could have been claimed. It is
+# its job. `claimable_since`: the earliest time at which the next chunk of a dataset could have been claimed. It is
 # not before the newest event of its job, because a long job would look stuck between two chunks otherwise.
 QUEUE = """
 WITH running AS MATERIALIZED (
@@ -235,7 +235,7 @@ def oldest_pending(row: dict[str, Any]) -> Figure:
     elif waited and waited.total_seconds() > MAX_PENDING_SECONDS:
         tone, note = "warning", "check the workers and the free slots"
     else:
-        tone, note = "", "since its export was created"
+        tone, note = "", "since its export was created" if waited else ""
     return Figure(
         title="Oldest pending chunk",
         value=duration(waited) if waited else duration(unclaimed) if tone else "none",

@@ -366,6 +366,20 @@ def test_a_damaged_entry_is_refused_and_not_stored(api: APIClient) -> None:
     assert documents() == [Task.objects.get().document_key]
 
 
+def test_an_entry_with_an_offset_larger_than_any_file_is_refused(api: APIClient) -> None:
+    """B36: ZIP64 offsets have 64 bits, but those of files have 63."""
+    content = zipped({"a.txt": b"Good."}).read()
+    at, end = content.index(b"PK\x01\x02"), content.index(b"PK\x05\x06")
+    extra = struct.pack("<HHQ", 1, 8, 2**64 - 1)
+    directory, tail = bytearray(content[at:end] + extra), bytearray(content[end:])
+    directory[30:32] = struct.pack("<H", len(extra))
+    directory[42:46] = b"\xff" * 4
+    tail[12:16] = struct.pack("<I", len(directory))
+    (error,) = send(api, SimpleUploadedFile("all.zip", bytes(content[:at] + directory + tail))).json()["errors"]
+    assert (error["pointer"], error["code"]) == ("/file", "file_corrupt")
+    assert_nothing_created()
+
+
 def test_a_damaged_or_large_archive_is_refused(api: APIClient, settings: LazySettings) -> None:
     """B36."""
     for content, code in (

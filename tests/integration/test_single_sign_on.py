@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from authlib.oidc.core import UserInfo
 from django.conf import LazySettings
 from django.contrib.auth.models import Group, User
 from django.test import Client
@@ -463,3 +464,13 @@ def test_the_doctor_reads_the_metadata(provider: OpenIDProvider, settings: LazyS
 def test_checks_warn_of_unsafe_settings(settings: LazySettings, values: dict[str, Any], ids: list[str]) -> None:
     change_settings(settings, **values)
     assert [found.id for found in check_single_sign_on()] == ids
+
+
+def test_user_information_that_is_not_an_object_is_a_failed_check(
+    client: Client, provider: OpenIDProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sign_in(client, "joan")
+    monkeypatch.setattr(single_sign_on.provider(), "userinfo", lambda **_: UserInfo(None))
+    backdate_check("joan")
+    assert is_in(client)
+    assert Identity.objects.get().failed_at is not None

@@ -222,6 +222,13 @@ def test_no_piece_is_dropped(models: ModelServer, strategy: str, reply: Any, err
         process(rule=rule_of(LINES, strategy=strategy))
 
 
+def test_missing_notes_are_reported_as_such(models: ModelServer) -> None:
+    reply = text_reply("<think>Nothing to say.</think>")
+    models.set_default(lambda request: reply if piece_of(request) == 2 else extracts(request))
+    with pytest.raises(SchemaInvalid, match="contains no notes"):
+        process(rule=rule_of(LINES, strategy="chunked-summarize"))
+
+
 @pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
 def test_paid_pieces_are_reused(models: ModelServer, strategy: str) -> None:
     """B2, B17: also if a user retries the failed task, which starts another run with another secret."""

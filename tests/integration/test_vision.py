@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from config.platform import storage
 from etl.core.errors import DocumentTooLong, EmptyDocument, IncompleteDocument, LlmForbidden, VisionUnsupported
-from etl.core.stage_context import StageContext
+from etl.core.stage_context import StageContext, ignore
 from etl.core.states import Stage
 from etl.pipeline import artifacts, dispatch, engines, page_images
 from etl.postprocessors.base import Processed
@@ -327,6 +327,23 @@ def test_workers_without_the_engine_request_images_from_others(
     assert [each["page"] for each in requests] == [1]
     found = b"".join(storage.read(page_images.model_key(task, 1, 300_000)))
     assert Image.open(BytesIO(found)).format == "JPEG"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_pages_beyond_those_of_a_message_are_requested_at_once(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make_task(alice, content=hostile.printed("Invoice"), kind="pdf", rule=vision_rule(alice))
+    requests: list[int] = []
+
+    def work(*, page: int, **_: Any) -> None:
+        requests.append(page)
+        for number in range(page, page + page_images.PAGES_AT_ONCE):
+            key = page_images.model_key(task, number, 300_000)
+            artifacts.put_once(key, b"", content_type=page_images.JPEG, check=ignore)
+
+    monkeypatch.setattr(dispatch, "draw", work)
+    images = page_images.StoredPageImages(owner=task, count=20)
+    images.await_worker([*range(1, 21)], 300_000, context=context_of(seconds=10))
+    assert requests == [1, 9, 17]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -9,7 +9,7 @@ import pytest
 
 from config.platform import exact_json
 from etl.core.formats import DocumentFormat, sniff
-from etl.providers.local.einvoices import reading, syntaxes
+from etl.providers.local.einvoices import reading, rules, syntaxes
 from etl.providers.local.einvoices.profiles import profile_of
 from etl.providers.local.einvoices.received import einvoice_of
 from etl.providers.local.pages import DocumentLimits
@@ -150,6 +150,19 @@ def test_amounts_keep_their_digits_as_json_writes_them(text: str, literal: str |
     """B41, B43"""
     assert syntaxes.parse_amount(text) == literal
     assert literal is None or exact_json.dumps(exact_json.loads(literal)).decode() == literal
+
+
+def test_a_line_is_named_by_its_number_in_the_invoice() -> None:
+    """B41: group lines are not checked, but count."""
+    line = {"id": "1", "quantity": "1", "unit": "C62", "net_amount": "5", "name": "Pen", "net_price": "5"}
+    without_price = {name: value for name, value in line.items() if name != "net_price"}
+    invoice = rules.Invoice(
+        data={"lines": [{"id": "A"}, line, without_price], "taxes": []},
+        profile=profile_of(f"{CORE}#conformant#urn:factur-x.eu:1p0:extended"),
+        sums={}, allowances=[], charges=[], line_states=["GROUP", "", ""],
+    )  # fmt: skip
+    details = [broken.detail for broken in rules.check(invoice) if broken.rule == "BR-26"]
+    assert details == ["Line 3: the net price (BT-146) is missing."]
 
 
 def test_a_long_amount_is_refused_in_linear_time() -> None:

@@ -1,6 +1,7 @@
 """Detection of rows and columns of tables, with ruling lines, shaded heads, titles, notes, leaders, and prose."""
 
 from random import Random
+from time import process_time
 
 import numpy as np
 import pytest
@@ -39,6 +40,17 @@ def read(boxes: list[Box], rulings: Rulings | None = None, regions: list[Region]
 
 def table_region(x0: float, y0: float, x1: float, y1: float) -> Region:
     return Region(kind="table", score=0.97, x0=x0, y0=y0, x1=x1, y1=y1)
+
+
+def test_long_pages_without_tables_are_searched_in_time() -> None:
+    prose = "lorem ipsum dolor sit amet consectetur"
+    rows = [
+        [Box(text=prose, x0=x, y0=y, x1=x + 200, y1=y + 9, size=9.0) for x in ((0.0, 210.0) if y % 20 == 0 else (0.0,))]
+        for y in (10.0 * index for index in range(600))
+    ]
+    before = process_time()
+    assert aligned_tables(rows) == []
+    assert process_time() - before < 6  # typically 1; in cubic time 14
 
 
 def test_titles_and_notes_between_the_lines_of_a_table_are_not_rows() -> None:

@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 RECHECK = timedelta(seconds=30)
 MAX_AGE = timedelta(minutes=1)  # of a check; a later request waits for a new check
-RETRY = timedelta(seconds=15)  # between attempts; also the maximum duration of a check
+RETRY = timedelta(seconds=15)  # between attempts; also the assumed maximum duration of a check
 PATIENCE = timedelta(minutes=15)  # how long a user stays confirmed without a response from the provider
 TIMEOUT = 5  # seconds to connect, and for each response
 SCOPES = ("openid", "profile", "email")
@@ -48,7 +48,8 @@ CHECK_FIELDS = ("checked_at", "attempted_at", "failed_at", "ended_at")
 MAX_GROUPS = 500
 MAX_NAME = 150  # characters, of Django's users and groups
 STORED_TOKENS = ("access_token", "refresh_token", "expires_at", "token_type")
-FAILURES = (AuthlibBaseError, JoseError, RequestException, ValueError)  # ValueError: a response that is not JSON
+# ValueError and TypeError: a response that is not JSON, or is not an object.
+FAILURES = (AuthlibBaseError, JoseError, RequestException, ValueError, TypeError)
 NO_RESPONSE = (NoConnection, Timeout)
 
 CHECKS = counter(
@@ -114,7 +115,7 @@ def provider_of(issuer: str, client_id: str, secret: str) -> DjangoOAuth2App:
     )
     metadata = app.load_server_metadata()
     if str(metadata.get("issuer", "")).rstrip("/") != issuer.rstrip("/"):
-        raise ValueError("The provider's metadata have another issuer.")
+        raise ValueError("The provider's metadata has another issuer.")
     supported = metadata.get("scopes_supported") or ()
     app.client_kwargs["scope"] = " ".join([*SCOPES, *(scope for scope in OPTIONAL_SCOPES if scope in supported)])
     offered = metadata.get("id_token_signing_alg_values_supported") or ["RS256"]
@@ -150,6 +151,7 @@ def userinfo(app: DjangoOAuth2App, token: dict[str, Any], subject: str) -> dict[
 
 def begin(request: HttpRequest, callback: str) -> HttpResponse:
     """Redirect the browser to the provider, with state, nonce, and PKCE. Raises SignInRefused."""
+    release_connection()
     try:
         response: HttpResponse = provider().authorize_redirect(request, callback)
     except FAILURES as error:

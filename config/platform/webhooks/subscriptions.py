@@ -107,8 +107,8 @@ def delete(webhook: Webhook) -> None:
     """Delete a webhook with its deliveries."""
     webhook_id = str(webhook.pk)  # delete() removes it from the object
     with transaction.atomic():
-        # The locks prevent a new delivery or attempt after Django has collected them. Its foreign key would make the
-        # deletion fail.
+        # The locks prevent new deliveries and attempts after Django has collected the existing ones. Their foreign keys
+        # would make the deletion fail.
         Webhook.objects.select_for_update().filter(pk=webhook.pk).first()
         list(webhook.deliveries.select_for_update().values_list("pk", flat=True))
         webhook.delete()

@@ -1,4 +1,4 @@
-"""Find, measure, and kill the descendants of a process, using /proc. Without /proc, no descendants are found."""
+"""Functions that find, measure, and kill the descendants of a process. Without /proc, they find none."""
 
 import os
 import signal

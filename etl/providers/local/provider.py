@@ -131,7 +131,7 @@ class LocalProvider(OCRProvider):
         """Return the e-invoice in a document, or None.
 
         An e-invoice that cannot be read causes a warning, never an error, because the pages can still be read. Raises
-        OcrFailed and its subclasses if no process could be started, and the errors of `context.check()`.
+        WorkerMisconfigured or OcrFailed if no process could be started, and the errors of `context.check()`.
         """
         if document.kind not in EINVOICE_FORMATS:
             return None
@@ -348,7 +348,7 @@ class ResultBuilder:
         self.context.progress(number, self.total)
 
     def count(self, size: int) -> None:
-        """Count characters, up to the limit of the reader process, which may be compromised or have a bug."""
+        """Count characters. Raises ReaderCrashed if there are more than a correct reader process sends."""
         self.size += size
         if self.size > MAX_COPIES * max_text():
             raise ReaderCrashed

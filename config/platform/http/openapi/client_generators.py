@@ -38,7 +38,9 @@ def describe_defaults(schema: dict[str, Any]) -> None:
 
 
 def format_default(default: Any) -> str:
-    return {"": "empty", True: "`true`", False: "`false`"}.get(default, f"`{default}`")
+    if default == "":
+        return "empty"
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
 def nodes(value: Any) -> Iterator[dict[str, Any]]:

@@ -81,7 +81,7 @@ def missing_terms(invoice: Invoice) -> Iterator[BrokenRule]:
     yield from (BrokenRule(rule, f"The {name} is missing.") for rule, name in missing_head_terms(invoice))
     if profile.has_lines:
         yield from missing_members(counted_lines(invoice), LINE_RULES, "Line")
-    yield from missing_members(invoice.data["taxes"], TAX_RULES, "VAT breakdown")
+    yield from missing_members(dict(enumerate(invoice.data["taxes"], start=1)), TAX_RULES, "VAT breakdown")
 
 
 def missing_head_terms(invoice: Invoice) -> Iterator[tuple[str, str]]:
@@ -99,13 +99,16 @@ def missing_head_terms(invoice: Invoice) -> Iterator[tuple[str, str]]:
 
 
 def missing_members(
-    items: list[dict[str, str]], rules: Iterable[tuple[str, str, str]], item: str
+    items: dict[int, dict[str, str]], rules: Iterable[tuple[str, str, str]], item: str
 ) -> Iterator[BrokenRule]:
-    """Yield a broken rule for each field that items lack, with the number of the first such item."""
+    """Yield a broken rule for each field that items lack, with the number of the first such item.
+
+    `items`: by number.
+    """
     for rule, member, name in rules:
         lacking = [
             number
-            for number, each in enumerate(items, start=1)
+            for number, each in items.items()
             if member not in each and not (member == "rate" and each.get("category") == OUTSIDE_SCOPE)
         ]
         if lacking:
@@ -146,7 +149,7 @@ class Total:
 def sums_of_lines(invoice: Invoice, sums: dict[str, Decimal]) -> Iterator[Total]:
     """Yield the sums of the lines, allowances, and charges."""
     if invoice.profile.has_lines and "lines" in sums:
-        amounts = [line.get("net_amount", "0") for line in counted_lines(invoice)]
+        amounts = [line.get("net_amount", "0") for line in counted_lines(invoice).values()]
         yield Total("BR-CO-10", "sum of the line net amounts (BT-106)", sums["lines"], list(map(Decimal, amounts)))
     for rule, name, term, parts in (
         ("BR-CO-11", "allowances", "BT-107", invoice.allowances),
@@ -171,10 +174,10 @@ def document_totals(
         yield Total("BR-CO-16", "amount due (BT-115)", totals["due"], parts)
 
 
-def counted_lines(invoice: Invoice) -> list[dict[str, str]]:
-    """Return the lines whose amounts are included in sums."""
-    lines = zip(invoice.data["lines"], invoice.line_states, strict=True)
-    return [line for line, state in lines if state not in UNCOUNTED_STATES]
+def counted_lines(invoice: Invoice) -> dict[int, dict[str, str]]:
+    """Return the lines whose amounts are included in sums, by their number in the invoice."""
+    lines = enumerate(zip(invoice.data["lines"], invoice.line_states, strict=True), start=1)
+    return {number: line for number, (line, state) in lines if state not in UNCOUNTED_STATES}
 
 
 def wrong_tax(number: int, tax: dict[str, Decimal]) -> Iterator[BrokenRule]:

@@ -1,10 +1,9 @@
 """Detection of tables from aligned cells, without ruling lines or the layout model."""
 
 import re
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, field
 from statistics import median
 
 from etl.providers.local.boxes import Area, Box, Row, bounds
@@ -29,14 +28,22 @@ class AlignedRows:
 
     columns: list[Span]
     rows: list[list[Box]]
+    gaps: list[float] = field(default_factory=list)  # between the rows added by `add`, sorted
+
+    def add(self, row: list[Box]) -> None:
+        """Add a row at the bottom."""
+        if self.rows:
+            insort(self.gaps, vertical_gap(self.rows[-1], row))
+        self.rows.append(row)
 
     def area(self) -> tuple[float, float, float, float]:
         return bounds([box for row in self.rows for box in row])
 
     def max_inner_gap(self) -> float:
         """Return the gap above which a row with one cell is the heading of another table."""
-        gaps = [vertical_gap(above, row) for above, row in pairwise(self.rows)]
-        return 1.5 * max(0.0, median(gaps)) + 0.5 * type_size(self.rows[-1]) if len(gaps) > 1 else float("inf")
+        if len(self.gaps) <= 1:
+            return float("inf")
+        return 1.5 * max(0.0, median(self.gaps)) + 0.5 * type_size(self.rows[-1])
 
     def has_amounts(self) -> bool:
         """Return whether each row with several cells ends with an amount in the last column, unlike prose."""
@@ -116,7 +123,8 @@ def align_from(rows: list[Row], start: int) -> tuple[AlignedRows, int]:
         merged = merge_spans([*found.columns, *cells])
         if len(row) > 1 and are_distinct(found.columns, merged) and are_distinct(cells, merged):
             found.columns = merged
-            found.rows += [*pending, row]
+            for each in (*pending, row):
+                found.add(each)
             pending, end = [], index + 1
         elif len(pending) < MAX_PENDING:
             pending.append(row)
