@@ -449,9 +449,9 @@ LIMITS: dict[str, Any] = {
 }
 USAGE: dict[str, Any] = {
     "summary": "Get your model usage",
-    "description": "Returns the language model calls and tokens of your documents and rule tests, by day (UTC), newest "
-    "first, and in total. A run is counted when it ends, and stays counted when the task is retried or deleted. A call "
-    "without a response has no tokens.",
+    "description": "Returns the language model calls and tokens of your documents, rule tests, and evaluations, by day "
+    "(UTC), newest first, and in total. A run is counted when it ends, and stays counted when the task is retried or "
+    "deleted. A call without a response has no tokens.",
     "parameters": [DAYS],
     "examples": [response_example("A day", examples.USAGE)],
 }

@@ -23,7 +23,7 @@ SECONDS = Histogram(
 FAILURES = counter("etl_task_failures_total", "Failed tasks by error code.", code=sorted(errors.codes()))
 TOKENS = counter(
     "etl_model_tokens_total",
-    "Tokens as counted by language models, of all attempts and tests of rules.",
+    "Tokens as counted by language models, of all attempts, tests of rules, and evaluations.",
     kind=["prompt", "completion"],
 )
 QUOTA_REFUSED = Counter("etl_quota_refused_total", "Requests rejected because the user's quota is used up.")

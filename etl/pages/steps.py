@@ -39,7 +39,7 @@ def steps_of(state: RunState, *, rule: str) -> list[ProgressStep]:
 
 
 def pending_step(state: RunState) -> ProgressStep:
-    if state.status == Status.CANCELLED and not state.markdown_key:
+    if state.status == Status.CANCELLED and stage_reached(state) is None:
         return ProgressStep(name="Pending", tone="cancelled", note="Cancelled before it started.")
     if state.status != Status.PENDING:
         return ProgressStep(name="Pending", tone="done")
@@ -101,12 +101,19 @@ def tone_of(state: RunState, stage: Stage, status: Status) -> str:
     """Return the tone of a stage. The error of a failed task names the failed stage."""
     if state.status == status:
         return "now"
-    if state.status == Status.CANCELLED and stage == Stage.POSTPROCESS and state.markdown_key:
+    if state.status == Status.CANCELLED and stage == stage_reached(state):
         return "cancelled"
     is_done = state.status == Status.COMPLETED or (stage == Stage.OCR and bool(state.markdown_key))
     if state.status == Status.FAILED and (state.error or {}).get("stage") == stage:
         return "failed"
     return "done" if is_done else "later"
+
+
+def stage_reached(state: RunState) -> Stage | None:
+    """Return the last stage of a cancelled task, or None if no worker had started it."""
+    if state.markdown_key:
+        return Stage.POSTPROCESS
+    return Stage.OCR if state.attempts[Stage.OCR] else None
 
 
 def percent_of(state: RunState, beginning: int) -> int:
@@ -155,7 +162,7 @@ def facts_of_extraction(state: RunState) -> list[tuple[str, str]]:
     if usage.get("calls"):
         facts += [("Calls", count(usage["calls"])), ("Tokens", tokens_of(usage))]
     if (earlier := post["earlier_usage"]).get("calls"):
-        facts.append(("Earlier runs", f"{count(earlier['calls'])} calls, {tokens_of(earlier)}"))
+        facts.append(("Earlier runs", f"{counted(earlier['calls'], 'call')}, {tokens_of(earlier)}"))
     return [(name, value) for name, value in facts if value]
 
 

@@ -12,6 +12,7 @@ from django.conf import settings
 
 from config.platform.db import sql
 from config.platform.http.problems import Problem
+from config.platform.plurals import counted
 from etl.pipeline import quotas
 
 # The key of the advisory lock: an arbitrary number that is unique in this project.
@@ -27,9 +28,10 @@ class QueueFull(Problem):
     @classmethod
     def of(cls, count: int, room: int, *, waiting: int, size: int) -> Self:
         """Return the problem for `count` documents if there is room for fewer. `waiting`: documents in the queue."""
-        if count == 1 or room <= 0:
-            return cls(f"The document queue is full, with {waiting:,} documents of at most {size:,}. Try again later.")
-        return cls(f"The document queue has room for {room:,} more documents, and this needs {count:,}.")
+        if room <= 0:
+            documents = counted(waiting, "document")
+            return cls(f"The document queue is full, with {documents} of at most {size:,}. Try again later.")
+        return cls(f"The document queue has room for {counted(room, 'more document')}, and this needs {count:,}.")
 
 
 OPEN = """

@@ -106,7 +106,10 @@ def correct(task: Task, change: Callable[[Any], Any], *, user: User, if_match: s
 
 
 def approve(task: Task, *, user: User, if_match: str | None = None) -> Task:
-    """Approve a result; an earlier approval stays. Return the row. Raises like `correct`."""
+    """Approve a result; an earlier approval stays. Return the row.
+
+    Call outside transactions. Raises NotCompleted, Stale and RunStateUnavailable.
+    """
     with locked(task, if_match) as row:
         if not row.review.approved_at:
             review = row.review._replace(approved_at=clock.now())
@@ -119,7 +122,10 @@ def approve(task: Task, *, user: User, if_match: str | None = None) -> Task:
 
 
 def remove_approval(task: Task, *, user: User) -> Task:
-    """Remove the approval of a result, if there is one. Return the row. Raises like `correct`."""
+    """Remove the approval of a result, if there is one. Return the row.
+
+    Call outside transactions. Raises NotCompleted and RunStateUnavailable.
+    """
     with locked(task, None) as row:
         if row.review.approved_at:
             review = Review(row.review.corrections)

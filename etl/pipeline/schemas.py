@@ -392,7 +392,7 @@ class DocumentLimits(TypedDict):
     bytes_per_day: Annotated[DocumentDayLimit, "The sizes of these documents and upload URLs."]
     rule_versions_per_day: Annotated[DocumentDayLimit, "New rules, and changes of rules."]
     rule_tests_per_day: Annotated[DocumentDayLimit, "Tests of rules that call a language model."]
-    tokens_per_day: Annotated[TokenLimit, "Tokens of language models, of documents and rule tests."]
+    tokens_per_day: Annotated[TokenLimit, "Tokens of language models, of documents, rule tests, and evaluations."]
     rule_tokens_per_day: Annotated[
         list[RuleTokenLimit], "Your rules and system rules with a budget. The usage is that of all users."
     ]

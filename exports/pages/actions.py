@@ -20,7 +20,7 @@ from exports.models import Job, Link
 
 
 class JobAction(Action):
-    """An action on a job. Another user's job is a 404 error."""
+    """An action on a job. A job that the user may not see is a 404 error."""
 
     throttle = rates.ExportThrottle
 

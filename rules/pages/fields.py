@@ -188,11 +188,14 @@ def apply_edits(schema: Any, data: Mapping[str, Any], shown: list[Row]) -> tuple
     if removed:
         schema = remove(schema, removed.pointer)
         inside = f"{removed.pointer}/"
-        kept = [pair for pair in zip(shown, edited, strict=True) if not f"{pair[0].pointer}/".startswith(inside)]
-        shown, edited = [pair[0] for pair in kept], [pair[1] for pair in kept]
+        # The removed rows stay in the lists, without their edits, because errors have the numbers of shown rows.
+        edited = [
+            before if f"{before.pointer}/".startswith(inside) else after
+            for before, after in zip(shown, edited, strict=True)
+        ]
     group = row_of(data.get(ADD), shown)
     if group or data.get(ADD) == ROOT:
-        schema, added = add(schema, group.pointer if group else "")
+        schema, added = add(schema, group.pointer if group else "", shown.index(group) if group else 0)
     return apply(schema, shown, edited), added
 
 
@@ -283,15 +286,18 @@ def rename(group: Schema, old: str, name: str, number: int) -> None:
         group["required"] = [name if each == old else each for each in group["required"]]
 
 
-def add(schema: Any, pointer: str) -> tuple[Any, str]:
-    """Return the schema with a new text field in the group at a pointer, and the field's pointer."""
+def add(schema: Any, pointer: str, number: int) -> tuple[Any, str]:
+    """Return the schema with a new text field in the group at a pointer, and the field's pointer.
+
+    `number`: that of the group's row, for errors. Raises FieldError.
+    """
     changed = deepcopy(schema) or new("object", is_nullable=False)
     found = changed
     for token in tokens(pointer):
         found = found.get(token) if isinstance(found, dict) else None
     group, place = group_in(found, pointer)
     if group is None:
-        raise FieldError(0, "Only a group can have fields. Choose the type “Group of fields” first.")
+        raise FieldError(number, "Only a group can have fields. Choose the type “Group of fields” first.")
     properties = properties_of(group)
     numbered = (f"field_{number}" for number in count(2))
     name = next(each for each in chain(["field"], numbered) if each not in properties)

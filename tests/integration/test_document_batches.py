@@ -722,6 +722,15 @@ def test_a_cancellation_without_effect_is_not_recorded(api: APIClient) -> None:
     assert counts(api, batch) == ("completed_with_errors", 0, 0, 1, 0)
 
 
+def test_a_full_queue_is_described_in_the_singular_too(api: APIClient, settings: LazySettings) -> None:
+    change_settings(settings, etl_queue_size=1)
+    refused = send(api, *texts("a.txt", "b.txt"))
+    assert refused.json()["detail"] == "The document queue has room for 1 more document, and this needs 2."
+    assert send(api, *texts("a.txt")).status_code == 202
+    full = send(api, *texts("b.txt"))
+    assert full.json()["detail"] == "The document queue is full, with 1 document of at most 1. Try again later."
+
+
 def test_many_file_keys_are_refused_in_linear_time(api: APIClient) -> None:
     """B36"""
     keys = [f"{number:x}" for number in range(40_000)]

@@ -397,6 +397,20 @@ def test_a_late_cancel_is_refused_with_the_reason(client: Client, alice: User) -
     assert "Document cancelled." in followed(client, path(task, "cancel"), force="1")
 
 
+def test_the_steps_show_where_a_document_was_cancelled(client: Client, alice: User) -> None:
+    waiting, running = make_task(alice), make_task(alice)
+    begin(running)
+    for task in (waiting, running):
+        followed(client, path(task, "cancel"), force="1")
+
+    def tones(task: Task) -> list[tuple[str, str]]:
+        return [(step.name, step.tone) for step in client.get(path(task)).context["steps"]]
+
+    assert tones(waiting)[:2] == [("Pending", "cancelled"), ("Parsing", "later")]
+    assert tones(running)[:2] == [("Pending", "done"), ("Parsing", "cancelled")]
+    assert "Cancelled before it started." not in text(client.get(path(running)))
+
+
 def test_an_ended_document_can_be_deleted(client: Client, alice: User) -> None:
     """B34."""
     task = make_task(alice)

@@ -122,7 +122,7 @@ def test_the_page_shows_the_usage_of_earlier_runs(task: Task, models: ModelServe
 
     page = client.get(f"/app/documents/{task.pk}").content.decode()
 
-    assert "<dt>Earlier runs</dt><dd>1 calls, 11 in, 7 out</dd>" in page
+    assert "<dt>Earlier runs</dt><dd>1 call, 11 in, 7 out</dd>" in page
 
 
 # ---- Calls without a response ---------------------------------------------------------------------------------------

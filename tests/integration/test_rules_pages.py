@@ -500,6 +500,14 @@ def test_an_invalid_row_changes_nothing_and_stays_as_typed(
     assert RuleVersion.objects.filter(rule=rule).count() == 1
 
 
+def test_an_error_marks_its_row_although_another_row_is_removed() -> None:
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in "abc"}}
+    data = {"field-0-name": "a", "field-1-name": "b", "field-2-name": "b", fields.REMOVE: "0"}
+    with pytest.raises(fields.FieldError, match="Another field") as caught:
+        fields.apply_edits(schema, data, fields.rows_of(schema))
+    assert caught.value.number == 2
+
+
 def test_a_broken_text_keeps_the_edits_of_the_table(me: Client, rule: Rule) -> None:
     typed = table_of(me.get(page_of(rule)), field_0_name="gross")
     broken = save(me, rule, **typed, json_schema="{")

@@ -144,3 +144,10 @@ def test_a_failed_error_report_does_not_raise_in_the_code_that_logs() -> None:
     assert [(line["event"], line["error"]) for line in lines] == [("error_report_failed", f"{__name__}.Unforeseen")]
     assert caught_errors("error_report") == before + 1
     assert structlog.is_configured()
+
+
+def test_an_error_report_has_the_ids_of_its_log_line() -> None:
+    ids = {"webhook_id": "1", "delivery_id": "2", "schedule_id": "3", "evaluation_id": "4", "sample_id": "5"}
+    with structlog.contextvars.bound_contextvars(**ids):
+        event = error_reports.report(Unforeseen("private"), {"action": "unexpected_error"}, logger="exports")
+    assert event["tags"] == {"action": "unexpected_error", **ids}

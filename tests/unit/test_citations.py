@@ -16,6 +16,7 @@ from etl.core.stage_context import StageContext
 from etl.pages.tree import resolve
 from etl.postprocessors.citations.citing import cite
 from etl.postprocessors.citations.folding import fold
+from etl.postprocessors.citations.scales import scales_in
 from etl.postprocessors.citations.units import scales_of
 from etl.postprocessors.document_text import clean
 from etl.postprocessors.responses import Evidence, ParsedResponse
@@ -129,6 +130,18 @@ def test_an_item_of_several_lines_is_one_row() -> None:
     data = [{"article": "4711", "amount": 31.5}, {"article": "4712", "amount": 31.5}, {"article": "4713", "amount": 75}]
     found = citations(data, pages=[page])
     assert [each["match"] for each in found.values()] == ["exact", "normalized"] * 3
+
+
+@pytest.mark.parametrize("cell", ["\u00a0" * 2_500 + "q", "TEUR" + "\u00a0" * 2_500 + "q"])
+def test_a_cell_of_white_space_is_searched_in_time(cell: str) -> None:
+    began = time.process_time()
+    citations({"a": 5}, {"/a": "Sum"}, pages=[f"| a | b |\n|---|---|\n| x | -{cell} |\n| y | {cell} |\n| Sum | 5 |\n"])
+    assert time.process_time() - began < 5
+
+
+def test_a_run_of_zeros_is_not_a_scale() -> None:
+    assert list(scales_in("x 1,000,000")) == [Decimal(1_000_000)]
+    assert list(scales_in("x1" + "000" * 334_000)) == []
 
 
 @pytest.mark.parametrize("line", ["", "x|"])

@@ -198,7 +198,10 @@ def text_of(value: Any) -> str:
 
 @admin.register(LogEntry)
 class ChangeHistory(ReadOnly):
-    """Descriptions of staff's changes in the admin and on pages. The database does not protect them against changes."""
+    """Descriptions of changes and accesses by staff, changes by commands, deletions, and changes to one's own account.
+
+    The database does not protect them against changes.
+    """
 
     list_display = (date_or_age("action_time"), "user", "kind", "row", "change")
     list_filter = ("action_time", "action_flag", "content_type")

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 FLUSH_SECONDS = 2  # to send the remaining reports when a process exits
-IDS = ("action", "request_id", "job_id", "chunk_id", "etl_task_id", "stage", "task", "task_id", "trace_id", "code")
+IDS = (
+    *("action", "request_id", "job_id", "chunk_id", "etl_task_id", "stage", "task", "task_id", "trace_id", "code"),
+    *("webhook_id", "delivery_id", "schedule_id", "evaluation_id", "sample_id"),
+)
 MARK = "_was_reported"
 
 client: Client | None = None

@@ -278,7 +278,6 @@ class Codes(PasswordConfirmedPage):
     """Replacement of the recovery codes, which are shown once."""
 
     http_method_names = ("post",)
-    title = "Recovery codes"
 
     def post(self, request: HttpRequest) -> HttpResponse:
         if not second_factor.is_enabled(self.user):

@@ -21,7 +21,7 @@ SPACE = r"[ \u00a0\t\u2060]"
 BEGIN, END = r"(?<![^\W_])", r"(?![^\W_\u2e80-\uffff])"
 MONEY = rf"(?:{CURRENCY}|[A-Z]{{3}}|(?:[A-Z][\w.]{{1,10}} )?(?:[Dd]ollars?|[Ee]uros?|[Pp]ounds?|[Ff]rancs?))"
 ZEROS = rf"(?:(?:{CURRENCY}) ?['’]?|['’])000['’]?s?|000['’]?s"
-TIMES = r"[x×*] ?1[., '’]?000(?:[., '’]?000)*"
+TIMES = r"[x×*] ?1[., '’]?000(?:[., '’]?000){0,4}"
 LETTER = rf"(?:{CURRENCY}) ?[kKmMbB]n?|[kKmM] ?(?:{CURRENCY})"
 WIDE = r"[十百千万萬億亿십백천만억]{1,3}[円元圓원]"
 CODE = "|".join(map(re.escape, sorted(SCALED, key=len, reverse=True)))
@@ -35,9 +35,10 @@ UNIT = rf"{BEGIN}(?:{CODE}|{ZEROS}|{TIMES}|{LETTER}|{WIDE}|(?i:{SCALE})){END}"
 ANY_UNIT = re.compile(UNIT)
 POWERS = dict(zip("十십百백千천万萬만億亿억", (1, 1, 2, 2, 3, 3, 4, 4, 4, 8, 8, 8), strict=True))
 IN = r"(?:\b(?i:in|en|i|w)\b|[(\[:：])"
+# Possessive quantifiers: backtracking into a long run of spaces would take quadratic time.
 ALONE = (
-    rf"{SPACE}*[(\[]?(?:{IN}?{SPACE}*(?:{MONEY}{SPACE}?(?:{IN}{SPACE}+)?)?)?{UNIT}\.?(?:{SPACE}+(?:of|de|di|von))?"
-    rf"{SPACE}*(?:{MONEY})?{SPACE}*[)\]]?{SPACE}*"
+    rf"{SPACE}*+[(\[]?(?:{IN}?{SPACE}*+(?:{MONEY}{SPACE}?(?:{IN}{SPACE}+)?)?)?{UNIT}\.?(?:{SPACE}++(?:of|de|di|von))?"
+    rf"{SPACE}*+(?:{MONEY})?{SPACE}*+[)\]]?{SPACE}*+"
 )
 # Before a number in its row: `Sales (TEUR): 500`, `| Sales in millions | 500 |`, `| TEUR | 500 |`.
 LABEL = re.compile(rf"(?:{IN}[^\d\n|]{{0,30}}?{UNIT}[^\d\n]{{0,30}}|{UNIT}\.?[)\]:]*{SPACE}*\|[|{SPACE[1:-1]}]*)\Z")
