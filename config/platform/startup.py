@@ -17,7 +17,7 @@ def require_valid_settings() -> None:
     errors = [message.msg for message in run_checks(tags=[TAG]) if message.is_serious()]
     errors += filter(None, [unusable_temporary_folder()])
     if errors:
-        raise SystemExit("\n  ".join(["These settings do not work together:", *errors]))
+        raise SystemExit("\n  ".join(["These settings do not work:", *errors]))
 
 
 def unusable_temporary_folder() -> str:

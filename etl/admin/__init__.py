@@ -1,4 +1,4 @@
-"""Admin of documents. Only owners can view the text and the results."""
+"""Admin of documents. It never shows their content."""
 
 from etl.admin import batches, evaluations, overview, quotas, tasks
 

@@ -1,4 +1,4 @@
-"""Admin of batches. Only owners can view the documents and results."""
+"""Admin of batches. It never shows the content of their documents."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def retry(batch: DocumentBatch) -> None:
 
 
 def revision_of(batch: DocumentBatch) -> str:
-    """Return a value that grows when the batch ends, and changes when it is retried."""
+    """Return a value that changes when the batch ends and when it is retried."""
     return f"{batch.completions} {batch.status}"
 
 

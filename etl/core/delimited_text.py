@@ -7,8 +7,9 @@ from collections.abc import Iterator
 def has_open_quote(lines: list[str], delimiter: str) -> bool:
     """Return whether an opening quotation mark lacks its closing one, so that its cell would contain other cells.
 
-    Valid cells may contain line breaks. A stray mark ends at the end of the text, or within a later cell, which is
-    invalid. Text after a closing mark in the same line is tolerated. Raises csv.Error for a cell above the size limit.
+    Valid cells may contain line breaks. A cell that a stray mark opens ends at the end of the text, or within a later
+    cell, which is invalid. Text after a closing mark in the same line is tolerated. Raises csv.Error for a cell above
+    the size limit.
     """
     remaining, done, is_complete = iter(lines), 0, False
     while not is_complete:

@@ -2,7 +2,7 @@
 
 A restore resets the task IDs, generations, and runs in the rows, but Redis and object storage still have state under
 the numbers that were used since the backup. `manage.py reconcile` repairs that before Sluice starts again. Each
-function is idempotent, can be interrupted and run again, and is safe while workers run.
+function can be interrupted and run again, and is safe while workers run.
 """
 
 import sys

@@ -80,20 +80,21 @@ def build(provenance: dict[str, Any], data: dict[str, Any]) -> InvoiceView:
         facts=pairs(FACTS, data),
         parties=[(role.capitalize(), pairs(PARTY, data[role])) for role in ("seller", "buyer") if data.get(role)],
         tables=[
-            table(title, COLUMNS[name], data[name])
+            table(title, COLUMNS[name], items)
             for name, title in (("lines", "Lines"), ("taxes", "VAT"))
-            if data.get(name)
+            if (items := items_of(data, name))
         ],
-        totals=[(title, data["totals"][name]) for name, title in TOTALS.items() if name in data.get("totals", {})],
-        notes=notes_of(data),
+        totals=[(title, data["totals"][name]) for name, title in TOTALS.items() if name in (data.get("totals") or {})],
+        notes=items_of(data, "notes"),
     )
 
 
-def notes_of(data: dict[str, Any]) -> list[Any]:
-    notes = data.get("notes") or []
-    if not isinstance(notes, list):
-        raise TypeError(type(notes).__name__)
-    return notes
+def items_of(data: dict[str, Any], name: str) -> list[Any]:
+    """Return the items of a list, or [] if it is missing or null. Raises TypeError for other values."""
+    items = data.get(name) or []
+    if not isinstance(items, list):
+        raise TypeError(type(items).__name__)
+    return items
 
 
 def pairs(names: dict[str, str], data: dict[str, Any]) -> list[tuple[str, Any]]:

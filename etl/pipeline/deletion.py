@@ -16,7 +16,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from config.platform import storage
-from config.platform.http.problems import Problem
+from config.platform.http.problems import Problem, require_first
 from etl import runstate
 from etl.core.states import ENDED
 from etl.models import Deletion, Sample, Task
@@ -45,7 +45,7 @@ def delete(task: Task, *, user: User, message: str, is_forced: bool = False) -> 
     """Delete a task for a user, with a record in the audit log.
 
     A waiting task is cancelled first and, with `is_forced`, a running task too. Call outside transactions.
-    Raises NotDeletable, ChangedMeanwhile and RunStateUnavailable.
+    Raises NotDeletable, ChangedMeanwhile, NoSuchTask and RunStateUnavailable.
     """
     if not task.has_ended:
         cancel(task, is_forced=is_forced)
@@ -62,18 +62,18 @@ def cancel(task: Task, *, is_forced: bool) -> None:
     try:
         actions.cancel(task=task, is_forced=is_forced)
     except actions.NotCancellable:
-        if not Task.objects.filter(pk=task.pk, status__in=ENDED).exists():
+        if not require_first(Task.objects.filter(pk=task.pk).only("status"), actions.NoSuchTask).has_ended:
             raise NotDeletable from None
 
 
 def delete_row(task: Task) -> Deletion:
-    """Delete the row of an ended task, unless it was retried. Raises ChangedMeanwhile."""
+    """Delete the row of an ended task, unless it was retried. Raises ChangedMeanwhile and NoSuchTask."""
     facts = {"document_key": task.document_key, "first_run": task.first_run, "last_run": task.generation}
     deletion, _ = Deletion.objects.get_or_create(pk=task.pk, defaults=facts)
     row = Task.objects.filter(pk=task.pk)
     # Before it deletes a row, Django reads the rows that refer to it. The locks keep other requests from adding more.
     if not row.select_for_update().filter(generation=task.generation, status__in=ENDED).without_results():
-        raise ChangedMeanwhile
+        raise ChangedMeanwhile if row.exists() else actions.NoSuchTask
     list(Sample.objects.select_for_update().filter(task=task.pk).values_list("pk"))
     row.delete()
     batch_ends.delete_empty(task.batch_id)
@@ -122,7 +122,7 @@ def delete_expired() -> int:
     for task in tasks:
         with actions.translate_state_errors():
             runstate.forget(task.pk, generation=task.generation)
-        with suppress(ChangedMeanwhile):
+        with suppress(ChangedMeanwhile, actions.NoSuchTask):
             with transaction.atomic():
                 deletion = delete_row(task)
             try_delete_objects(deletion)

@@ -124,7 +124,7 @@ def charge(user_id: int, *, size: int, uploads: Sequence[str] = (), count: int =
 
 
 def reserve(user_id: int, *, file_key: str, size: int, expires_at: datetime) -> None:
-    """Count an upload URL until it expires. Call after `queue_limit.lock`, in a transaction. Raises QuotaExceeded."""
+    """Count an upload URL as a submission. Call after `queue_limit.lock`, in a transaction. Raises QuotaExceeded."""
     check(user_id, size=size)
     Upload.objects.create(file_key=file_key, user_id=user_id, size=size, expires_at=expires_at)
 

@@ -29,16 +29,9 @@ def resolve(found: Merged, pieces: list[Piece], schema: Schema, *, model: Model)
     """Ask the model to resolve the conflicts. Return the index of the chosen candidate by the conflict's pointer.
 
     A conflict is left out if the response does not match the schema, or its value is not one of the candidates. Raises
-    SchemaInvalid for conflicts with `"x-merge": "error"`, and the errors of `Model.ask`.
+    the errors of `require_agreement` and of `Model.ask`.
     """
-    refused = [conflict for conflict in found.conflicts if conflict.policy == "error"]
-    if refused:
-        places = "; ".join(
-            f"{joined_pointers([each.pointer])} ({pages_of(each, pieces)})" for each in refused[:MAX_CONFLICTS]
-        )
-        raise SchemaInvalid(
-            f"The pieces of the document give different values where the rule allows only one: {places}."
-        )
+    require_agreement(found, pieces)
     if not found.conflicts:
         return {}
     asked = found.conflicts[:MAX_CONFLICTS]
@@ -57,6 +50,18 @@ def resolve(found: Merged, pieces: list[Piece], schema: Schema, *, model: Model)
         return {}
     choices = {conflict.pointer: chosen(conflict, found, given, Guide.of(schema)) for conflict in asked}
     return {pointer: choice for pointer, choice in choices.items() if choice is not None}
+
+
+def require_agreement(found: Merged, pieces: list[Piece]) -> None:
+    """Raise SchemaInvalid if there are conflicts with `"x-merge": "error"`."""
+    refused = [conflict for conflict in found.conflicts if conflict.policy == "error"]
+    if refused:
+        places = "; ".join(
+            f"{joined_pointers([each.pointer])} ({pages_of(each, pieces)})" for each in refused[:MAX_CONFLICTS]
+        )
+        raise SchemaInvalid(
+            f"The pieces of the document give different values where the rule allows only one: {places}."
+        )
 
 
 def pages_of(conflict: Conflict, pieces: list[Piece]) -> str:

@@ -149,7 +149,7 @@ PERMANENT_DETAILS = (
     "The results have more than ",
 )
 
-# code -> (title, meaning, and next step). The API, the pages, and the admin show these.
+# By code: the title, and a text with the meaning and the next step. The API, the pages, and the admin show these.
 EXPLANATIONS: dict[str, tuple[str, str]] = {
     "EXPORT_SOURCE_UNAVAILABLE": (
         "The source database could not be reached",
@@ -183,7 +183,7 @@ SQLSTATE = re.compile(r"SQLSTATE (\w{5})$")
 MEANINGS = {
     "P0001": "raised by the function",
     "25006": "write in a read-only transaction",
-    "57014": "canceled",
+    "57014": "cancelled",
 }
 
 

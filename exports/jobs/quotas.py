@@ -70,8 +70,8 @@ FROM allowed a LEFT JOIN exports_usage u ON u.user_id = %(user)s AND u.day = a.d
 )
 
 # Part of the statements that end chunks. Needs the CTEs `ended` and `settled`, the chunks and jobs after the change.
-# Each chunk that ended without a new file is refunded to the day on which it was charged. If an earlier release wrote
-# it, that is the day of the job's last charge. Rows of usage are locked last, in one order.
+# Each chunk that ended without a new file is refunded to the day on which it was charged. For a chunk of an earlier
+# release, that is the day of the job's last charge. Rows of usage are locked last, in one order.
 REFUND = """
 , back AS (
     SELECT user_id, coalesce(e.charged_on, s.charged_on) AS day, count(*) AS n

@@ -2,7 +2,7 @@
 
 Restored rows contain leases of lost workers, links that may have been used since the backup, and files that were
 replaced or deleted since then. The bucket contains objects that no row references. `manage.py reconcile` runs these
-repairs before Sluice is started again. Each function is idempotent, can be interrupted anywhere, and is safe while
+repairs before Sluice is started again. Each function can be repeated, can be interrupted anywhere, and is safe while
 workers run.
 """
 

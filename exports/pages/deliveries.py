@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.conf import settings
 from django.urls import NoReverseMatch, reverse
 
 from config.platform.db import clock
 from config.platform.http.audit import CHANGES
+from config.platform.http.outbound.client import user_agent
 from config.platform.http.problems import require_first
 from config.platform.webhooks import representation, schemas, subscriptions
 from config.platform.webhooks.models import TEST
@@ -129,6 +129,6 @@ def headers(delivery: Delivery) -> dict[str, str]:
     """Return the headers that are the same for every attempt."""
     return {
         "Content-Type": "application/json",
-        "User-Agent": f"Sluice/{settings.SPECTACULAR_SETTINGS['VERSION']}",
+        "User-Agent": user_agent(),
         "webhook-id": str(delivery.pk),
     }

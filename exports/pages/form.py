@@ -115,7 +115,7 @@ class ExportForm(forms.Form):
         required=False,
         coerce=int,
         empty_value=None,
-        help_text="Until then you can download as often as you like.",
+        help_text="During this time you can download as often as you like.",
     )
     reuse = forms.BooleanField(
         label="Reuse existing files",

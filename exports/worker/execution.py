@@ -185,17 +185,15 @@ def run_chunk(claim: Claim, session: database.SourceSession, batch: Batch, since
 
 
 def as_export_error(error: Exception) -> ExportError:
-    """Translate an unexpected exception. If the host has no disk space or memory left, the text contains the error."""
+    """Translate an unexpected exception. The detail names errors of the host, such as a full disk or lack of memory."""
     if isinstance(error, ExportError):
         return error
     if isinstance(error, SoftTimeLimitExceeded):
         return WorkerFailed("over the worker's time limit")
     log.error("unexpected_error", exc_info=error)
     CAUGHT.labels("chunk").inc()
-    lacks_resources = isinstance(error, OSError | MemoryError)
-    return WorkerFailed(
-        f"the worker could not continue: {logs.describe(error)}" if lacks_resources else "unexpected error"
-    )
+    is_of_host = isinstance(error, OSError | MemoryError)
+    return WorkerFailed(f"the worker could not continue: {logs.describe(error)}" if is_of_host else "unexpected error")
 
 
 def as_upload_error(error: storage.StorageError) -> ChunkUploadFailed:

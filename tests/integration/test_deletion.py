@@ -139,6 +139,15 @@ def test_a_task_retried_in_the_meantime_is_kept(alice: User) -> None:
     assert not LogEntry.objects.filter(object_id=str(task.pk)).exists()
 
 
+def test_a_task_deleted_in_the_meantime_is_not_found(alice: User) -> None:
+    task = completed(alice)
+    same = row_of(task)
+    deletion.delete(task, user=alice, message="")
+    with pytest.raises(actions.NoSuchTask):
+        deletion.delete(same, user=alice, message="")
+    assert LogEntry.objects.filter(object_id=str(same.pk), action_flag=DELETION).count() == 1
+
+
 def test_objects_written_by_a_late_worker_are_deleted(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     task = completed(alice)
     deletion.delete(task, user=alice, message="")

@@ -64,7 +64,7 @@ def test_a_misconfigured_process_does_not_start(command: list[str]) -> None:
 
     assert done.returncode == 1
     first, strategy, provider = done.stderr.strip().splitlines()[-3:]
-    assert first == "These settings do not work together:"
+    assert first == "These settings do not work:"
     assert strategy.startswith("  ETL_POSTPROCESS_LONG_STRATEGY must be one of: direct")
     assert provider == "  ETL_OCR_PROVIDER: missing.Provider cannot be imported."
     assert "Traceback" not in done.stderr

@@ -6,7 +6,11 @@ import sys
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
 import pytest
+
+from etl.providers.local.ocr_engine import split_strip
+from etl.providers.local.pages import MAX_STRIP_LENGTH
 
 PROJECT = Path(__file__).parents[2]
 FONT = f"{mpl.get_data_path()}/fonts/ttf/DejaVuSans.ttf"
@@ -57,3 +61,10 @@ def test_a_line_is_recognized_identically_alone_and_among_others() -> None:
     assert alone == together
     assert alone[0] == "Total 42"
     assert long == "Payable within thirty days of the date of this invoice"
+
+
+@pytest.mark.parametrize("width", [1, 2, 20])
+def test_a_narrow_strip_has_few_parts(width: int) -> None:
+    parts = list(split_strip(np.zeros((MAX_STRIP_LENGTH, width, 3), np.uint8)))
+    assert sum(len(part) for _, part in parts) == MAX_STRIP_LENGTH
+    assert len(parts) < 200

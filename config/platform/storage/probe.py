@@ -114,7 +114,7 @@ def presign(key: str) -> str:
     return presign_download(key, seconds=60, content_type=TYPE, file_name="probe.txt")
 
 
-def allowed_to_downloads(key: str) -> list[str]:
+def excess_permissions(key: str) -> list[str]:
     """Return the operations, other than reading, that the download key permits. Tries each on the probe object."""
     # Uses the internal endpoint, which this process can reach. A key has the same permissions at both endpoints.
     s3 = connect(download_profile()._replace(endpoint=main_profile().endpoint))

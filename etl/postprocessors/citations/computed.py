@@ -40,7 +40,7 @@ def is_cited(citation: Citation) -> bool:
 
 def list_sums_and_sizes(citations: list[Citation]) -> tuple[dict[Decimal, set[str]], dict[int, set[str]]]:
     """Return the sums and the sizes of lists, each with the pointers of the lists. A sum is included only if all of its
-    values are cited."""
+    values are cited. An item is counted only if one of its values is cited."""
     columns: defaultdict[tuple[str, str], list[Citation]] = defaultdict(list)
     items: defaultdict[str, set[str]] = defaultdict(set)
     for citation in citations:

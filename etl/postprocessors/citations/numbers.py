@@ -258,18 +258,21 @@ def mark_ambiguity(plain: str, found: FoundNumber, units: list[int]) -> None:
 
 # ---- Values ---------------------------------------------------------------------------------------------------------
 def read(found: FoundNumber, text: str, convention: Convention, *, language: str, offset: int) -> Iterator[Number]:
-    """Yield the number of a token and, if it may be several numbers separated by spaces, also its parts."""
+    """Yield the number of a token. If it may be several numbers separated by spaces, yield these too; if it certainly
+    is, yield only these."""
     digits = found.digits
     if digits.soft and not found.is_alone and convention.spaces is not True:
-        is_split = convention.spaces is False
-        yield from parts(found, text, convention, is_split=is_split, offset=offset)
-        if is_split:
+        are_separate = convention.spaces is False
+        yield from parts(found, text, convention, are_separate=are_separate, offset=offset)
+        if are_separate:
             return
         found.is_unsure = True
     yield number(found, text, convention, language=language, offset=offset)
 
 
-def parts(found: FoundNumber, text: str, convention: Convention, *, is_split: bool, offset: int) -> Iterator[Number]:
+def parts(
+    found: FoundNumber, text: str, convention: Convention, *, are_separate: bool, offset: int
+) -> Iterator[Number]:
     low, high = found.core
     for match in re.finditer(r"[^ \u00a0]+", search_text(text[low - offset : high - offset])):
         digits = read_digits(match.group())
@@ -277,7 +280,7 @@ def parts(found: FoundNumber, text: str, convention: Convention, *, is_split: bo
             continue
         start, end = low + match.start(), low + match.end()
         values = digits.values(convention)
-        is_sure = is_split and not found.is_unsure and len(values) == 1 and not digits.is_code
+        is_sure = are_separate and not found.is_unsure and len(values) == 1 and not digits.is_code
         yield Number(
             start=start,
             end=end,

@@ -28,7 +28,8 @@ def shown(index: Index, low: int, high: int, kept: Span) -> str:
         low = max(low, kept[0] - room // 2)
         high = min(high, low + MAX_QUOTE)
     low = next((start for start in range(low, kept[0]) if is_bound(index, start)), kept[0])
-    high = next((end for end in range(high, min(kept[1], high), -1) if is_bound(index, end)), min(kept[1], high))
+    lowest = kept[1] if kept[1] <= high else kept[0]  # a value that is longer than a quote is cut
+    high = next((end for end in range(high, lowest, -1) if is_bound(index, end)), min(kept[1], high))
     return index.content[low:high].strip()
 
 

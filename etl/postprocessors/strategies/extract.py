@@ -4,7 +4,7 @@ from etl.core.stage_context import StageContext
 from etl.postprocessors import conflicts, corrections, missing, repeats
 from etl.postprocessors.conversation import Draft, Model
 from etl.postprocessors.document_text import DocumentText
-from etl.postprocessors.merge import Merged, merge
+from etl.postprocessors.merge import Conflict, Merged, merge
 from etl.postprocessors.repair import (
     Mismatches,
     complaints,
@@ -85,15 +85,13 @@ def question_about(piece: Piece, total: int, schema: Schema, checked: Schema) ->
     )
 
 
-def report(merged: Merged, choices: dict[str, int], pieces: list[Piece], *, context: StageContext) -> None:
-    """Warn about the decisions of the merge. Warnings contain no values, because users without access to the result may
-    see them."""
+def report(merged: Merged, choices: dict[str, int] | None, pieces: list[Piece], *, context: StageContext) -> None:
+    """Warn about the decisions of the merge. `choices`: those of the model, or None if it was not asked.
+
+    Warnings contain no values, because users without access to the result may see them.
+    """
     for conflict in merged.conflicts[: conflicts.MAX_CONFLICTS]:
-        choice = (
-            "The model chose one." if conflict.pointer in choices else "The model chose none, so the first is used."
-        )
-        if (count := len(conflict.candidates)) > (used := len(conflicts.shown(conflict))):
-            choice += f" It was shown the first and the last ones, {used} of {count}."
+        choice = choice_text(conflict, choices)
         places = conflicts.pages_of(conflict, pieces)
         detail = f"The pieces of the document disagree about {joined_pointers([conflict.pointer])}: {places}. {choice}"
         context.warn("merge_conflict", detail, page=pieces[max(conflict.origins[0], 0)].first_page)
@@ -103,6 +101,15 @@ def report(merged: Merged, choices: dict[str, int], pieces: list[Piece], *, cont
     if repeats := +merged.repeats:
         detail = f"{repeats.total()} items that equal another one were left out: {joined_pointers([*repeats])}."
         context.warn("merge_repeats", detail)
+
+
+def choice_text(conflict: Conflict, choices: dict[str, int] | None) -> str:
+    if choices is None:
+        return "The first is used."
+    text = "The model chose one." if conflict.pointer in choices else "The model chose none, so the first is used."
+    if (count := len(conflict.candidates)) > (used := len(conflicts.shown(conflict))):
+        text += f" It was shown the first and the last ones, {used} of {count}."
+    return text
 
 
 def fitted(merged: Merged, pieces: list[Piece], rule: RuleContent, *, model: Model, context: StageContext) -> Any:

@@ -5,7 +5,7 @@ from django.conf import settings
 from etl.core import completeness
 from etl.core.errors import DocumentTooLong, EmptyDocument, IncompleteDocument, PagesUnavailable
 from etl.core.stage_context import PageImages, StageContext
-from etl.postprocessors import corrections, splitting
+from etl.postprocessors import conflicts, corrections, splitting
 from etl.postprocessors.conversation import Draft, Model
 from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.merge import merge
@@ -55,7 +55,8 @@ class Vision(Strategy):
             return StrategyResult(answer=answers[0], seen=pages)
         pieces = [piece for piece, _ in seen]
         merged = merge(schema, answers)
-        report(merged, {}, pieces, context=context)
+        conflicts.require_agreement(merged, pieces)
+        report(merged, None, pieces, context=context)
         found = with_evidence(fitted(merged, pieces, rule, model=model, context=context), merged, pieces)
         return StrategyResult(answer=found.answer, places=found.places, seen=pages)
 

@@ -33,6 +33,8 @@ MIN_ORIENTATION_LETTERS = 4  # shorter lines do not show the orientation of a pa
 MAX_LETTER_WIDTH, MAX_GREEK = 2.0, 0.1
 # Type size as a share of the height of a detected line.
 TYPE_HEIGHT_RATIO = 0.8
+# A narrower strip is cut like one of this width in pixels. It cannot contain words, and would have many parts.
+MIN_STRIP_WIDTH = 64
 
 
 class EngineBroken(Exception):
@@ -47,7 +49,7 @@ class Engine:
     def __init__(self) -> None:
         self.engine: Any = None
         self.seconds = 0.0  # spent in OCR
-        # Confidence and width of all lines of the last image, including omitted ones.
+        # Confidence of all lines of the last image, including omitted ones, with their width divided by their height.
         self.scores: list[tuple[float, float]] = []
         self.quarter_turns = 0  # counterclockwise rotation that made the last image upright
 
@@ -78,9 +80,12 @@ class Engine:
         return parts
 
     def legibility(self) -> float:
-        """Return the mean confidence of all lines of the last image, weighted by width; 1 without lines."""
-        total = sum(width for _, width in self.scores)
-        return sum(score * width for score, width in self.scores) / total if total else 1.0
+        """Return the mean confidence of all lines of the last image, weighted by their ratio of width to height.
+
+        It is 1 without lines.
+        """
+        total = sum(ratio for _, ratio in self.scores)
+        return sum(score * ratio for score, ratio in self.scores) / total if total else 1.0
 
     def read_parts(self, image: Any) -> list[list[Box]]:
         return [list(self.lines(part, top)) for top, part in split_strip(image)]
@@ -250,7 +255,7 @@ def split_strip(image: Any) -> Iterator[tuple[int, Any]]:
 
     A strip is cut between lines into parts with the proportions of a page. Other images are yielded whole.
     """
-    height, width = image.shape[:2]
+    height, width = image.shape[0], max(image.shape[1], MIN_STRIP_WIDTH)
     step = round(1.4 * width)
     top = 0
     while height - top > STRIP_RATIO * width:

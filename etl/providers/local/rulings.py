@@ -47,22 +47,30 @@ class Rulings:
 
     def grids(self) -> Iterator[tuple[float, float, float, float]]:
         """Yield the rectangles around horizontal and vertical lines that meet."""
-        groups: list[list[Ruling]] = []
-        for line in [*self.horizontal, *self.vertical]:
-            touching = [group for group in groups if any(meets(line, other) for other in group)]
-            groups = [group for group in groups if group not in touching]
-            groups.append([line, *(each for group in touching for each in group)])
-        yield from (bounds(group) for group in groups if len(group) > FRAME)
+        lines = [*self.horizontal, *self.vertical]
+        groups = sorted(connected(lines), key=max)
+        yield from (bounds([lines[index] for index in group]) for group in groups if len(group) > FRAME)
 
 
-def meets(first: Ruling, second: Ruling) -> bool:
+def connected(lines: list[Ruling]) -> Iterator[list[int]]:
+    """Yield groups of lines that meet, directly or through other lines, as their indexes."""
+    import numpy as np
+
     margin = TOLERANCE * 72
-    return (
-        first.x0 - margin <= second.x1
-        and second.x0 - margin <= first.x1
-        and first.y0 - margin <= second.y1
-        and second.y0 - margin <= first.y1
-    )
+    x0, y0, x1, y1 = np.array([(line.x0, line.y0, line.x1, line.y1) for line in lines]).reshape(-1, 4).T
+    is_left = np.ones(len(lines), dtype=bool)
+    for first in range(len(lines)):
+        if not is_left[first]:
+            continue
+        is_left[first] = False
+        group = [first]
+        for index in group:  # grows meanwhile
+            line = lines[index]
+            meets = (x0 - margin <= line.x1) & (line.x0 - margin <= x1)
+            meets &= (y0 - margin <= line.y1) & (line.y0 - margin <= y1) & is_left
+            is_left &= ~meets
+            group += np.flatnonzero(meets).tolist()
+        yield group
 
 
 def merge_lines(parts: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -36,7 +36,7 @@ FLUSH_MILLISECONDS = 2000  # to send the last spans when a process exits
 LOG_SECONDS = 60  # between two log lines about an unavailable collector
 SERVER_ERROR = 500
 HEADER = "traceparent"
-RUN = context.create_key("run")  # set while a worker runs a task
+RUN = context.create_key("run")  # set while a worker runs a Celery task
 W3C = TraceContextTextMapPropagator()
 
 
