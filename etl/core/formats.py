@@ -158,7 +158,7 @@ def is_mail(text: str) -> bool:
 
 
 def delimiter_of(text: str, *, is_named: bool) -> str | None:
-    """Return the delimiter that splits the lines into rows of a table, or None.
+    """Return the delimiter of a table in a text, or None.
 
     `is_named`: whether the file has the extension of a table. Otherwise, at least three columns and rows, and rows of
     equal length are required, because each line of prose may have a comma.
