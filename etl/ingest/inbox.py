@@ -47,9 +47,9 @@ def documents_below(prefix: str, *, user_id: int) -> list[InboxFile]:
         listed = (each for each in storage.list_objects(folder + prefix) if not each.key.endswith("/"))
         found = list(islice(listed, limit + 1))
     if not found:
-        raise refusal("unknown_file", f"No file below {folder} begins with this path.")
+        raise refusal("unknown_file", f"No path below {folder} begins with this prefix.")
     if len(found) > limit:
-        raise refusal("too_many_documents", f"A batch can have {limit:,} documents; more files begin with this path.")
+        raise refusal("too_many_documents", f"A batch can have {limit:,} documents; more paths begin with this prefix.")
     return [InboxFile(each, folder=folder) for each in found]
 
 

@@ -177,7 +177,7 @@ class DailyBudget:
 
     @contextmanager
     def call(self, tokens: int, *, context: StageContext) -> Iterator[None]:
-        """Reserve at most `tokens` for a call in the block, which also counts the tokens that were used.
+        """Reserve `tokens`, the maximum cost of a call, while the block makes the call and counts the tokens used.
 
         Waits until the call fits beside the running calls. Raises TokenBudgetExceeded, Django's errors, and those of
         `context.check()`.

@@ -15,17 +15,21 @@ from etl.core.stage_context import StageContext
 from etl.providers.base import OCRResult, PagedMarkdown
 
 # Control characters, soft hyphens, Arabic letter marks, fillers (Hangul, Khmer), Mongolian vowel separators, zero-width
-# characters, direction marks, blank Braille, byte order marks, interlinear marks, invisible musical marks, tags,
-# supplementary variation selectors, and surrogates.
+# characters, direction marks, blank Braille, byte order marks, interlinear marks, shorthand controls, music controls,
+# tags, supplementary variation selectors, and surrogates.
 INVISIBLE = re.compile(
     "[\u0000-\u0008\u000b\u000e-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u202a-\u202e"
-    "\u2060-\u206f\u2800\u3164\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff\ud800-\udfff]"
+    "\u2060-\u206f\u2800\u3164\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    "\ud800-\udfff]"
 )
 # Joiners are needed between emoji, and between letters of Persian, Hindi, and other languages. After ASCII characters
 # and other joiners they have no visible effect, so they can only hide data.
 JOINERS = "\u200c\u200d"
-ANY_JOINER = re.compile(f"[{JOINERS}]")
 STRAY_JOINER = re.compile(rf"(?<![^\u0000-\u007f{JOINERS}])[{JOINERS}]")
+# The same holds for variation selectors and the grapheme joiner, except in keycaps, which begin with ASCII characters.
+SELECTORS = "\u034f\u180b-\u180d\u180f\ufe00-\ufe0f"
+STRAY_SELECTOR = re.compile(rf"(?<![^\u0000-\u007f{JOINERS}{SELECTORS}])[{SELECTORS}](?!\u20e3)")
+ANY_JOINER = re.compile(f"[{JOINERS}{SELECTORS}]")
 # A soft hyphen is displayed only where it divides a word.
 LAST_SOFT_HYPHEN = re.compile(r"\u00ad(?=[ \t]*\n)")
 # Soft hyphens, byte order marks, and control characters occur in many ordinary documents, so no warning is needed.
@@ -105,7 +109,8 @@ def visible(text: str) -> str:
 
 
 def without_invisible(text: str) -> str:
-    return STRAY_JOINER.sub("", INVISIBLE.sub("", LAST_SOFT_HYPHEN.sub("-", text)))
+    text = INVISIBLE.sub("", LAST_SOFT_HYPHEN.sub("-", text))
+    return STRAY_JOINER.sub("", STRAY_SELECTOR.sub("", text))
 
 
 def break_marker(mark: re.Match[str]) -> str:

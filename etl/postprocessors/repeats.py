@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from config.platform.plurals import counted
 from etl.core.stage_context import StageContext
 from etl.postprocessors.excerpts import Item, is_text, units_of, words
 from etl.postprocessors.merge import loose_key
@@ -45,7 +46,8 @@ def without_context_items(
         items = dict(lists(guide, answer.data))
         duplicates = {item for item in from_context[number] if near[item[0], loose_key(items[item[0]][item[1]])]}
         if kept := [item for item in from_context[number] if item not in duplicates]:
-            detail = f"{len(kept)} items are from lines of a neighboring piece and may be duplicates: {pointers(kept)}."
+            items_kept = counted(len(kept), "item")
+            detail = f"{items_kept} from the lines of a neighboring piece may be duplicates: {pointers(kept)}."
             context.warn(REPEATED, detail, page=pieces[number].first_page)
         found.append(without(answer, duplicates, guide) if duplicates else answer)
     return found

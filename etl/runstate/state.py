@@ -34,7 +34,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """The state of an open task, for workers and for `GET /tasks/{id}`.
+    """The state of a task, from its run-state or its row, for workers and for `GET /tasks/{id}`.
 
     Datetimes are aware. `lease_until` and `available_at` are epoch seconds by Redis' clock, 0 for none.
     """

@@ -43,7 +43,7 @@ def built_in(auto_schema: AutoSchema, whole: dict[str, Any], dataset: BuiltInDat
         "filters": filters.ref,
         "format": {"type": "string", "enum": list(dataset.formats), "default": dataset.formats[0]},
     }
-    shape["description"] = f"{dataset.description} in one file, which has no keys: `filters` select the rows."
+    shape["description"] = f"{dataset.description} in one file. There are no keys: `filters` select the rows."
     return register(auto_schema, f"ExportOf{dataset.name.capitalize()}", shape)
 
 

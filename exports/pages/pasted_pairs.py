@@ -12,12 +12,16 @@ from typing import NamedTuple
 
 from django.conf import settings
 
+from config.platform.http import problems
 from config.platform.http.problems import InputError
+from config.platform.plurals import counted
 
 MAX_ERRORS = 20  # further errors are only counted
 MAX_QUOTED = 60  # characters of a line that an error quotes
 NUMBER = re.compile(r"\d")
 HEADINGS = {"key", "keys"}
+# A key that `read` would take for a comment, or would split.
+AMBIGUOUS = re.compile(r"\s*#|[^,;]*[,;]")
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
 POINTER = re.compile(r"/items/(\d+)(?:/(.*))?")
 KEY, DATE, EXTRA = "key", "effectiveDate", "a third column"
@@ -72,8 +76,15 @@ def items(lines: Iterable[PastedLine]) -> list[dict[str, str]]:
 
 
 def text_of(pairs: Iterable[tuple[str, object]]) -> str:
-    """Return the pairs as text for the form, one pair per line."""
-    return "\n".join(f"{key} {day}" for key, day in pairs)
+    """Return the pairs as text for the form, one pair per line. `read` returns the same pairs."""
+    return "\n".join(line_of(key, day) for key, day in pairs)
+
+
+def line_of(key: str, day: object) -> str:
+    if not AMBIGUOUS.match(key):
+        return f"{key} {day}"
+    quoted_key = key.replace('"', '""')
+    return f'"{quoted_key}"\t{day}'
 
 
 # ---- Errors ---------------------------------------------------------------------------------------------------------
@@ -83,7 +94,10 @@ def sentences(errors: Iterable[InputError], lines: list[PastedLine]) -> list[str
     """Return the errors as sentences that start with their line number."""
     found = [sentence(error, lines) for error in errors]
     more = len(found) - MAX_ERRORS
-    return found if more <= 0 else [*found[:MAX_ERRORS], f"{more} more errors."]
+    if more <= 0:
+        return found
+    at_least = "At least " if len(found) >= problems.MAX_ERRORS else ""  # the API stops after so many invalid items
+    return [*found[:MAX_ERRORS], f"{at_least}{counted(more, 'more error')}."]
 
 
 def sentence(error: InputError, lines: list[PastedLine]) -> str:
@@ -103,6 +117,8 @@ def explanation(name: str | None, line: PastedLine) -> str:
             return f"{given} is not a calendar date."
         return f"{given} is not a date. Write it as 2024-02-29."
     if name == KEY:
+        if not line.cells[0]:
+            return "the key is missing. Write KEY 2024-02-29."
         return f"{quoted(line.cells[0])} is not a key of this dataset."
     return "too many columns. Write KEY 2024-02-29."
 

@@ -130,7 +130,7 @@ def json_cell(column: Column) -> sql.Composable:
     return sql.SQL("{} AS {}").format(sql.SQL(form).format(name), name)
 
 
-# Types whose cast to text differs from their output: it removes the padding of `character`, and adds `/32` to addresses.
+# Types whose cast to text differs from their output: it removes the padding of `character`, and adds /32 to `inet`.
 CHANGED_BY_CAST = ("character", "inet")
 
 

@@ -22,7 +22,7 @@ def cells(columns: list[Column], encoding: str) -> sql.Composed:
 
 
 def escaped(name: str) -> str:
-    """Return the escaped name of a column. Also numbers are escaped, because names are text."""
+    """Return the escaped name of a column. Numbers are escaped too, because names are text."""
     return f"'{name}" if re.match(FORMULA, name) else name
 
 
@@ -42,7 +42,7 @@ def cell(column: Column, encoding: str) -> sql.Composed:
 def is_formula(text: sql.Composable, encoding: str) -> sql.Composed:
     """Return the condition that a text is a formula.
 
-    Only in a UTF-8 database, the characters of a regular expression are those of Unicode. In others, the hex digits of
+    Only in a UTF-8 database are the characters of a regular expression those of Unicode. In others, the hex digits of
     the text in UTF-8 are compared, as the file has them. This is slow, so cells that start with a letter or digit of
     ASCII, which all encodings share, are skipped.
     """
@@ -56,7 +56,8 @@ def is_formula(text: sql.Composable, encoding: str) -> sql.Composed:
 def alternatives(characters: Iterable[str]) -> str:
     """Return a pattern of the hex digits of one of these characters in UTF-8.
 
-    It is a fiftieth of a list of all characters, because characters that differ in the last byte share the others.
+    It is a thirtieth as long as a list of all characters, because characters that differ only in the last byte share
+    the other bytes.
     """
     last_bytes: dict[str, list[str]] = defaultdict(list)
     for digits in (character.encode().hex() for character in characters):

@@ -17,8 +17,8 @@ DEFAULT_SLUG = "default"
 class UnknownRule(BadInput):
     detail = "The rule does not exist or is not available to you."
 
-    def __init__(self, *, code: str = "unknown_rule", detail: str = "Rule not found.") -> None:
-        super().__init__(InputError(pointer="/rule_id", code=code, detail=detail))
+    def __init__(self) -> None:
+        super().__init__(InputError(pointer="/rule_id", code="unknown_rule", detail="Rule not found."))
 
 
 class NoDefaultRule(Problem):
@@ -68,19 +68,20 @@ def is_default() -> Q:
 
 
 def default() -> Rule | None:
-    """Return the rule for tasks without a rule_id, or None if it does not exist."""
+    """Return the default rule, even if default rules are disabled, or None if it does not exist."""
     return Rule.objects.listed().filter(is_default()).first()
 
 
 def resolve(*, user: User, rule_id: int | None) -> RuleContent:
     """Return the current content of a rule, or of the default rule if `rule_id` is None.
 
-    Raises UnknownRule and NoDefaultRule.
+    Raises BadInput and NoDefaultRule.
     """
     if rule_id is not None:
         return as_content(require_first(visible_to(user).filter(pk=rule_id), UnknownRule))
     if not settings.SLUICE.etl_global_rule_enabled:
-        raise UnknownRule(code="required", detail="This field is required, because no default rule is configured.")
+        detail = "This field is required, because no default rule is configured."
+        raise BadInput(InputError(pointer="/rule_id", code="required", detail=detail))
     if (rule := default()) is None:
         raise NoDefaultRule
     return as_content(rule)

@@ -32,7 +32,7 @@ class DiffLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldDiff:
-    """A field that differs. `lines` is empty if the texts are too long to compare."""
+    """A field that differs. `lines` is empty if the texts are too long, or differ only in a last line break."""
 
     label: str
     lines: list[DiffLine]

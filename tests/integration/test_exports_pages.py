@@ -313,6 +313,7 @@ def test_an_uploaded_file_becomes_the_job_and_is_kept_after_errors(dataset: Data
         ("J/K 2024-02-29", "Line 1: “J/K” is not a key of this dataset."),
         ("JFK,2024-02-29,more", "Line 1: too many columns"),
         ("key,date\nJFK,2024-02-30", "Line 2: “2024-02-30” is not a calendar date"),
+        (",2024-02-29", "Line 1: the key is missing. Write KEY 2024-02-29."),
         ("", "Enter at least one key and date"),
     ],
 )
@@ -320,6 +321,19 @@ def test_errors_are_shown_at_their_line(dataset: Dataset, visitor: Client, items
     response = visitor.post("/app/exports/new", form(items=items))
     assert line in text(response)
     assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("key", ["JFK", "NEW YORK", "#12", "Smith, John", 'a;"b"', 'a"b'])
+def test_a_new_form_contains_the_keys_of_the_job(key: str) -> None:
+    [line] = pasted_pairs.read(pasted_pairs.text_of([(key, "2024-02-29")]))
+    assert line.cells == [key, "2024-02-29"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "rest"), [(21, " 1 more error."), (60, " 40 more errors."), (2_000, "At least 80 more errors.")]
+)
+def test_the_number_of_further_errors_is_true(dataset: Dataset, visitor: Client, lines: int, rest: str) -> None:
+    assert rest in text(visitor.post("/app/exports/new", form(items="JFK never\n" * lines)))
 
 
 def test_the_first_of_many_errors_are_shown_and_the_rest_counted(dataset: Dataset, visitor: Client) -> None:

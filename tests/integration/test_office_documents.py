@@ -28,7 +28,7 @@ from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import Document, OCRResult
 from etl.providers.local import LocalProvider
-from etl.providers.local.office import reading
+from etl.providers.local.office import reading, xml
 from etl.providers.local.office.archive import Archive
 from etl.providers.local.office.bounds import MAX_CELLS, TextBudget
 from etl.providers.local.office.workbook import Workbook
@@ -144,6 +144,17 @@ def test_a_formula_may_have_an_empty_text_as_its_value(provider: LocalProvider, 
     cells = b'<row><c t="str"><f>""</f><v></v></c><c><f>1+1</f><v>2</v></c></row>'
     _, warnings = convert(provider, make_document(hostile_office.xlsx(cells), DocumentFormat.XLSX))
     assert warnings == []
+
+
+@pytest.mark.parametrize(
+    ("encoding", "begin"),
+    [("utf-8", "<!DOCTYPE"), ("utf-16", "<!DOCTYPE"), ("utf-32", "<!DOCTYPE"), ("utf-7", "+ADwAIQ-DOCTYPE")],
+)
+def test_a_document_type_is_refused_in_every_encoding(encoding: str, begin: str) -> None:
+    """B28"""
+    text = f'<?xml version="1.0" encoding="{encoding}"?>{begin} a [<!ENTITY x "y">]><a b="&x;"/>'
+    with pytest.raises(errors.FileCorrupt):
+        xml.parse(text.encode("ascii" if encoding == "utf-7" else encoding))
 
 
 def test_rows_may_be_numbered_from_0(provider: LocalProvider, make_document: Maker) -> None:

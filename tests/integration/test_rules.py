@@ -318,6 +318,7 @@ def test_the_default_rule_can_be_disabled(api: APIClient, alice: User, settings:
     with pytest.raises(BadInput) as refused:
         catalog.resolve(user=alice, rule_id=None)
     assert [(error.pointer, error.code) for error in refused.value.errors] == [("/rule_id", "required")]
+    assert refused.value.detail == "The input is not valid."
     default = Rule.objects.get(slug="default").pk
     assert default not in [rule["rule_id"] for rule in api.get(URL).json()["results"]]
     assert api.get(f"{URL}/{default}").status_code == 404

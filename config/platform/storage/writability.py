@@ -1,4 +1,4 @@
-"""Check that the object storage accepts writes, before work whose result must be stored.
+"""A check that the object storage accepts writes, before work whose result must be stored.
 
 A storage that is full or read-only still responds to other requests. So a worker process starts work only after one of
 its writes has succeeded.

@@ -71,12 +71,9 @@ def parse(content: bytes) -> Any:
     if any(each in content for each in xml.DOCTYPES):
         raise Unreadable("document_type")
     try:
-        root = xml.parse(content)
+        return xml.parse(content)
     except FileCorrupt:
         raise Unreadable("invalid_xml") from None
-    if root.getroottree().docinfo.internalDTD is not None:  # in an encoding that the search above does not cover
-        raise Unreadable("document_type")
-    return root
 
 
 # ---- Reading --------------------------------------------------------------------------------------------------------

@@ -16,9 +16,12 @@ def parse(content: bytes) -> Any:
     if any(each in content for each in DOCTYPES):
         raise FileCorrupt
     try:
-        return etree.fromstring(content, etree.XMLParser(remove_comments=True, **OPTIONS))
+        root = etree.fromstring(content, etree.XMLParser(remove_comments=True, **OPTIONS))
     except etree.LxmlError:
         raise FileCorrupt from None
+    if root.getroottree().docinfo.internalDTD is not None:  # in an encoding that the search above does not cover
+        raise FileCorrupt
+    return root
 
 
 def stream(file: IO[bytes], *names: str) -> Iterator[Any]:
