@@ -98,7 +98,7 @@ growth: setup ## measure pages, claims, and periodic tasks with a million chunks
 	@TIMES=$(or $(TIMES),1) $(PYTHON) -m pytest -s tests/growth
 
 # MUTANT: run only mutants with this word in their name or file. TABLE: run only those in one file of tests/mutants.
-mutants: setup ## break the code in a hundred small ways, one at a time, and check that a test fails each time
+mutants: setup ## break the code in more than a hundred small ways, one at a time, and check that a test fails each time
 	@MUTANT='$(MUTANT)' TABLE='$(TABLE)' $(PYTHON) -m tests.mutants
 
 screenshots: setup browser ## take screenshots of every page, into .local/screenshots

@@ -443,7 +443,7 @@ CELERY_TASK_ANNOTATIONS = {
 }
 # A periodic task that waited longer than its interval is useless, because the next one does the same work. The expiry
 # is at least an hour, because workers compare it with their clocks, which may differ by minutes. If messages pile up,
-# `once` of exports.maintenance.periodic or etl.runstate lets only one of them do the work.
+# `run_if_due` of exports.maintenance.periodic or `once` of etl.runstate lets only one of them do the work.
 CELERY_BEAT_SCHEDULER = "config.scheduler.Scheduler"
 CELERY_BEAT_SCHEDULE = {
     task: {"task": task, "schedule": seconds, "options": {"expires": max(seconds, 3600)}}

@@ -29,6 +29,13 @@ def expect_within(seconds: float, act: Callable[[], object], *, tries: int = 4) 
     assert min(times) < seconds, times
 
 
+def avoid_end_of_hour(seconds: float = 15) -> None:
+    """Wait for the next hour if the current one ends within `seconds`, for tests of hourly figures."""
+    left = 3600 - time.time() % 3600
+    if left < seconds:
+        time.sleep(left)
+
+
 def let_pass(seconds: float) -> None:
     """Sleep, to check afterward that nothing has happened in the meantime."""
     time.sleep(seconds)

@@ -1,5 +1,5 @@
-// Mermaid from beside this file, and only on pages with diagrams: it has 2.5 MB. The theme asks for a global `mermaid`
-// and would fetch one from another host if there were none. It is @mermaid-js/tiny 11.17.2, as npm has it.
+// Load Mermaid from this folder, and only on pages with diagrams, because the file is 2.5 MB. The theme uses the global
+// `mermaid`; without one, it would load Mermaid from another host. The file is that of @mermaid-js/tiny 11.17.2 on npm.
 const source = new URL("mermaid.tiny.js", document.currentScript.src);
 let settings = {};
 let loaded;
@@ -8,7 +8,7 @@ function load() {
   loaded ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
     script.src = source;
-    script.onload = () => resolve(window.mermaid); // the real one by now
+    script.onload = () => resolve(window.mermaid); // the script has replaced the object below
     script.onerror = () => reject(new Error("mermaid.tiny.js cannot be loaded"));
     document.head.append(script);
   });

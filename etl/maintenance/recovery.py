@@ -14,10 +14,12 @@ from django.db import transaction
 from django.db.models import Exists, F, OuterRef
 
 from config.platform import storage
+from config.platform.broker import BROKER_ERRORS
 from config.platform.db import clock
 from config.platform.http.problems import DATABASE_ERRORS
 from config.platform.observability import logs
 from config.platform.observability.metrics import CAUGHT
+from config.platform.wakeups import queue_length
 from etl import runstate
 from etl.core import metrics
 from etl.core.states import ENDED, Stage, Status
@@ -104,6 +106,7 @@ class RecoveryPass:
 
     def __init__(self) -> None:
         self.unsent: set[int] = set()  # tasks whose run-state says that a message was sent, although it was not
+        self.room: dict[Stage, int] = {}  # how many messages may have been lost, by stage
         self.broker = dispatch.connection()
         self.is_without_broker = False
         self.is_without_storage = False
@@ -128,8 +131,28 @@ class RecoveryPass:
         elif outcome.verdict is Verdict.OVER and outcome.state:
             record_end(outcome.state)
         elif outcome.verdict is Verdict.MOVED and outcome.state:
-            log_lost(outcome.state)
-            self.wake_worker(task.pk, outcome.state.phase)
+            if outcome.state.token or self.has_room(outcome.state.phase):
+                log_lost(outcome.state)
+                self.wake_worker(task.pk, outcome.state.phase)
+            elif not self.is_without_broker:
+                self.unsent.discard(task.pk)
+
+    def has_room(self, stage: Stage) -> bool:
+        """Return whether the stage's queue has fewer messages than there are open tasks.
+
+        Each message makes a worker run any waiting task, so a queue with a message for each open task has lost none.
+        Without this limit, tasks that wait for hours would fill Redis with copies of their messages.
+        """
+        if stage not in self.room and not self.is_without_broker:
+            try:
+                length = queue_length(self.broker, settings.ETL_QUEUES[stage])
+            except BROKER_ERRORS as error:
+                self.is_without_broker = True
+                log.warning("queues_not_read", reason=type(error).__name__)
+            else:
+                self.room[stage] = Task.objects.open().count() - length
+        self.room[stage] = self.room.get(stage, 0) - 1
+        return self.room[stage] >= 0
 
     def recreate(self, task: Task, *, is_gone: bool) -> bool:
         """Recreate a run-state from stored artifacts and wake a worker. Return False if another process was faster."""

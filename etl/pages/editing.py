@@ -42,7 +42,7 @@ class EditPage(TaskPage):
         return super().get_context_data(
             title=f"Correct {state.filename}",
             state=state,
-            tag=review.tag(state),
+            tag=context.pop("tag", review.tag(state)),
             form=form,
             images=images,
             markdown=None if images else results.markdown_pane(state, self.request),
@@ -95,6 +95,8 @@ class EditPage(TaskPage):
             form.add_error(error.pointer.removeprefix("/data"), error.detail)
 
     def shown(self, row: Task, form: EditForm, *, status: int = 200, **context: Any) -> HttpResponse:
+        """Show the form again with the submitted tag: the entered values belong to that version of the result."""
+        context = {"tag": self.request.POST.get("tag", ""), **context}
         return self.render_to_response(self.get_context_data(row=row, form=form, **context), status=status)
 
     def stale(self, form: EditForm) -> HttpResponse:
@@ -103,7 +105,8 @@ class EditPage(TaskPage):
         differences = pairs((row.current_result or {})["data"], form.entered)
         entered = [pair for pair in differences if pair.is_change and pair.after is not ABSENT]
         unsaved = [(pair.pointer, text_of(pair.after)) for pair in entered[:MAX_UNSAVED]]
-        return self.shown(row, self.form(row), status=review.Stale.status, unsaved=unsaved, is_stale=True)
+        tag = review.tag(RunState.of_row(row))
+        return self.shown(row, self.form(row), status=review.Stale.status, tag=tag, unsaved=unsaved, is_stale=True)
 
     def row(self) -> Task:
         """Return the row of a completed task with data. Raises NotFound, NotPermitted, NotCompleted and NoData."""

@@ -244,7 +244,7 @@ def expect(loop: subprocess.Popen[str], word: str) -> None:
 
 
 def read_pages(year: YearOfFlights, meter: Meter) -> float:
-    with meter.lap(PAGES) as lap, pages_by_all_cores() as webs:
+    with meter.lap(PAGES) as lap, serving_pages() as webs:
         ports = [web.port for web in webs]
         readers.read(ports, year.token, EMPTY)  # warm-up, because the first requests of a process are slow
         with lap.timed({WEB: [web.pid for web in webs]}):
@@ -254,7 +254,7 @@ def read_pages(year: YearOfFlights, meter: Meter) -> float:
 
 
 @contextmanager
-def pages_by_all_cores() -> Iterator[list[processes.Web]]:
+def serving_pages() -> Iterator[list[processes.Web]]:
     """Serve pages with as many web processes as there are export workers."""
     with ExitStack() as stack:
         yield [stack.enter_context(site.serving(variables=STATUS_QUO)) for _ in range(PARALLEL)]

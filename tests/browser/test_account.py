@@ -127,3 +127,16 @@ def test_it_fits_a_phone(page: Page, anonymous: Page) -> None:
         for path in paths:
             each.goto(path)
             assert fits_width(each), path
+
+
+@pytest.mark.slow
+def test_a_token_is_selected_if_there_is_no_clipboard(page: Page) -> None:
+    """As without HTTPS."""
+    page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.goto("/app/account")
+    page.get_by_label("Name").fill("Nightly import")
+    page.get_by_role("button", name="Create token").click()
+    token = page.locator("#new-token").inner_text()
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Selected: copy with the keyboard")).to_be_visible()
+    assert page.evaluate("getSelection().toString()") == token

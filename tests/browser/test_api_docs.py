@@ -74,3 +74,19 @@ def test_try_it_out_works_with_a_token(page: Page, dataset: Dataset, bob: User) 
     page.get_by_label("Token for “Try it out”").fill(str(AuthToken.objects.create(bob)[1]))
     accepted = run(block, {"dataset": dataset.name, "items": [ITEM]})
     assert str(Job.objects.get(user=bob).pk) == accepted["jobId"]
+
+
+@pytest.mark.slow
+def test_users_can_sign_out_on_this_page(page: Page) -> None:
+    page.goto(DOCS)
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("navigation", name="Main")).to_contain_text("Sign in")
+
+
+@pytest.mark.slow
+def test_a_parameter_may_have_the_name_of_a_property_of_forms(page: Page, dataset: Dataset) -> None:
+    """`dataset` of `GET /exports`."""
+    block = open_operation(page, "listExports")
+    block.locator("input[name=dataset]").fill(dataset.name)
+    block.get_by_role("button", name="Send").click()
+    expect(block.locator(".answer p")).to_have_text("Status 200")

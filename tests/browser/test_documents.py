@@ -401,6 +401,9 @@ def test_values_and_blocks_highlight_each_other(page: Page, alice: User) -> None
     block.hover()
     expect(page.locator("#json li.lit")).to_contain_text("title")
     expect(page.locator("mark.quoted").first).to_be_visible()
+    page.locator("#sheets .rendered").first.evaluate("each => each.append(document.createElement('hr'))")
+    page.locator("#sheets .rendered > hr").hover()
+    expect(page.locator("#image-1 rect.block.lit")).to_have_count(0)
 
     page.goto(f"{scenes.newest(alice)}/edit")
     page.get_by_label("total").focus()
@@ -426,6 +429,19 @@ def test_images_of_500_pages_load_as_they_come_into_view(page: Page, alice: User
     page.wait_for_load_state("networkidle")
     assert f"{page.url.partition('/app')[0]}/api/v1/etl/tasks/{task.pk}/pages/500/image" in requested
     assert len(set(requested)) <= 300, len(set(requested))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1280, 360])
+def test_a_thumbnail_scrolls_its_page_to_the_top(page: Page, alice: User, width: int) -> None:
+    """B30."""
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(path(scenes.many_pages(alice, 5)))
+    page.locator(".thumbnails a[data-page='2']").click()
+    distance = (
+        "list => document.getElementById('image-2').getBoundingClientRect().top - list.getBoundingClientRect().top"
+    )
+    wait_until(lambda: abs(page.locator("#images-list").evaluate(distance)) < 10)
 
 
 @pytest.mark.slow

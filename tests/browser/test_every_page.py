@@ -119,10 +119,10 @@ def test_focus_stays_when_a_list_without_ids_is_replaced(page: Page, alice: User
     scenes_webhooks.with_deliveries(alice, count=6)
     page.goto(scenes_webhooks.path_of(alice))
     page.get_by_role("link", name="Failed", exact=True).focus()
+    page.evaluate("window.before = document.activeElement")
     page.evaluate("htmx.ajax('GET', location.href, { target: '#log', swap: 'outerHTML' })")
-    page.wait_for_function("() => !document.querySelector('#log').matches('.htmx-request')")
-    page.wait_for_load_state("networkidle")
-    assert page.evaluate("document.activeElement.textContent") == "Failed"
+    page.wait_for_function("() => !document.contains(window.before)")
+    page.wait_for_function("() => document.activeElement.textContent === 'Failed'")
 
 
 def test_a_second_click_on_a_sent_button_is_ignored(page: Page, alice: User) -> None:

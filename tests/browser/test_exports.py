@@ -16,6 +16,7 @@ from django.db import connection
 from django.utils import timezone
 from playwright.sync_api import BrowserContext, Page, expect
 
+from config.platform.http import roles
 from exports.jobs import actions
 from exports.jobs.columns import columns_of
 from exports.models import Chunk, Dataset, Job, Receipt
@@ -153,6 +154,21 @@ def test_a_file_can_be_dropped_on_the_list(dataset: Dataset, page: Page, tmp_pat
     page.get_by_role("button", name="Create export", exact=True).click()
     expect(heading(page)).to_contain_text("Pending")
     assert job_of(page).total == 2
+
+
+@pytest.mark.slow
+def test_a_dropped_file_that_is_too_large_is_refused(dataset: Dataset, page: Page, watch: PageMonitor) -> None:
+    watch.expect("413")
+    page.goto("/app/exports/new")
+    page.get_by_label("Keys and dates, one pair per line").evaluate(
+        """list => {
+          const dropped = new DataTransfer();
+          dropped.items.add(new File([new Uint8Array(5 * 1024 * 1024 + 1)], "pairs.csv"));
+          list.dispatchEvent(new DragEvent("drop", { dataTransfer: dropped, bubbles: true, cancelable: true }));
+        }"""
+    )
+    page.get_by_role("button", name="Create export", exact=True).click()
+    expect(page.locator("#trouble")).to_contain_text("must not exceed 5,242,880 bytes")
 
 
 def test_the_form_works_by_keyboard_alone(dataset: Dataset, page: Page) -> None:
@@ -471,3 +487,14 @@ def test_the_job_of_another_user_is_not_found(
     accessible(page)
     actions.cancel(job)
     assert Chunk.objects.get().status == "cancelled"
+
+
+@pytest.mark.slow
+def test_auditors_see_their_exports_without_buttons(dataset: Dataset, alice: User, page: Page) -> None:
+    """C14."""
+    job = make_job(dataset, alice, 1)
+    roles.assign(alice, roles.AUDITOR)
+    page.goto("/app/exports")
+    expect(page.locator(f"#job-{job.pk}")).to_be_visible()
+    expect(page.locator(f"#tick-{job.pk}")).to_be_hidden()
+    expect(page.get_by_role("button", name="Cancel …")).to_be_hidden()

@@ -400,6 +400,35 @@ def test_leaving_with_unsaved_changes_asks_for_confirmation(editor: Page, rule: 
     assert dialogs == ["beforeunload"]
 
 
+@pytest.mark.slow
+def test_leaving_asks_after_edits_of_the_table_but_not_after_choosing_a_document(
+    editor: Page,
+    rule: Rule,
+    read_document: Any,  # noqa: F811
+) -> None:
+    page = editor
+    dialogs: list[str] = []
+
+    def stay(dialog: Dialog) -> None:
+        dialogs.append(dialog.type)
+        dialog.dismiss()
+
+    page.on("dialog", stay)
+    page.reload()
+    page.get_by_label("Markdown of a document", exact=True).select_option(str(read_document.pk))
+    expect(page.get_by_label("Markdown to test with")).not_to_have_value("")
+    page.get_by_role("link", name="Webhooks").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Webhooks")
+    assert dialogs == []
+
+    page.goto(f"/app/rules/{rule.pk}")
+    page.locator("#field-1-remove").click()
+    expect(page.locator("#field-1-remove")).to_have_count(0)
+    page.get_by_role("link", name="Webhooks").click(no_wait_after=True)
+    expect(page.get_by_label("Name", exact=True)).to_be_visible()
+    assert dialogs == ["beforeunload"]
+
+
 def test_deleting_a_rule_asks_for_confirmation(editor: Page, rule: Rule) -> None:
     page = editor
     page.get_by_text("Delete this rule").click()
@@ -550,3 +579,11 @@ def test_it_fits_a_phone(page: Page, alice: User, models: ModelServer) -> None:
     page.locator("#try").get_by_role("button", name="Run test").click()
     expect(page.locator("#outcome pre")).to_be_visible()
     assert fits_width(page)
+
+
+@pytest.mark.slow
+def test_a_fall_of_the_accuracy_is_marked(page: Page, alice: User) -> None:
+    scenes_rules.evaluated(alice)
+    page.goto(scenes_rules.path_of(alice, "/evaluations?a=1&b=2"))
+    color = "each => getComputedStyle(each).color"
+    assert page.locator("dd.wrong").first.evaluate(color) != page.locator("dd").first.evaluate(color)

@@ -116,7 +116,7 @@ def local(task: Task, provider: LocalProvider) -> str:
         return provider.convert(samples.document(path), context=StageContext(seconds=120)).markdown
 
 
-# The results of a MinerU server, which tests script, are known only to the tests.
+# Only the tests know the results of a MinerU server, because they script its responses.
 TRUTHS: dict[str, Callable[[Task, LocalProvider], str] | None] = {"scripted": scripted, "local": local, "mineru": None}
 
 

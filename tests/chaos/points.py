@@ -63,7 +63,8 @@ class Points:
     def arm(self, name: str, action: str, *, times: int = 1, key: str = "") -> None:
         """Make the next `times` processes that reach the point `die`, `stop`, or `wait`.
 
-        `stop` lasts until SIGCONT, `wait` until `release`. With `key`, only processes with a chunk of this key action.
+        `stop` lasts until SIGCONT, `wait` until `release`. With `key`, only processes whose last chunk has this key
+        are affected.
         """
         assert name in POINTS, name
         for number in islice(self.numbers, times):

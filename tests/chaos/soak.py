@@ -55,7 +55,7 @@ LINES = {
     "messages not sent, and sent later by the reaper": r'"wakeup_not_sent"',
     "messages delivered again": r'"redelivered"',
     "leases expired": r'"lease_expired"',
-    "writes fenced off": r'"lease_lost"|"completion_lost"|"stage_lost"',
+    "writes fenced off": r'"lease_lost"|"completion_lost"',
     "cleanup steps that failed, and were repeated": r'"cleanup_step_failed"',
 }
 

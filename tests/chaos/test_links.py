@@ -115,11 +115,12 @@ def test_only_the_latest_of_concurrently_renewed_links_gives_the_file(site: Site
     token = site.client.headers["Authorization"]
     barrier = threading.Barrier(CLIENTS)
 
+    def renew() -> httpx2.Response:
+        return request(link.split("/download")[0] + "/link", "POST", {**USER, "Authorization": token})
+
     def send(number: int) -> httpx2.Response:
         barrier.wait(30)
-        if number % 2:
-            return request(link)
-        return request(link.split("/download")[0] + "/link", "POST", {**USER, "Authorization": token})
+        return request(link) if number % 2 else renew()
 
     with ThreadPoolExecutor(CLIENTS) as clients:
         responses = list(clients.map(send, range(CLIENTS)))
@@ -132,3 +133,7 @@ def test_only_the_latest_of_concurrently_renewed_links_gives_the_file(site: Site
     assert Link.objects.filter(receipt_id=job).exclude(used_at=None).count() == used.count((302, ""))
     assert Link.objects.filter(receipt_id=job, used_at=None, revoked_at=None).count() == 1
     assert not Link.objects.filter(used_at__isnull=False, revoked_at__isnull=False).exists()
+
+    latest = renew().json()["signedUrl"]
+    assert outcome(request(link)) in {(403, "link_used"), (403, "link_revoked")}
+    assert outcome(request(latest)) == (302, "")

@@ -154,7 +154,7 @@ def web(
     ours = {
         "S3_PUBLIC_ENDPOINT_URL": object_storage_proxy.url,
         "PROMETHEUS_MULTIPROC_DIR": str(root / "metrics"),
-        "EXPORT_WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",  # no test uses a DNS server
+        "EXPORT_WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",  # webhook URLs of tests have loopback addresses
     }
     with serving(root, variables(root, **ours)) as running:
         yield running

@@ -7,11 +7,10 @@ import http.client
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Thread
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from tests.integration.faulty_s3 import Handler, Proxy, Server
+from tests.integration.faulty_s3 import Handler, Proxy, serving
 
 
 class RecordedRequest(NamedTuple):
@@ -136,11 +135,5 @@ def with_changed_body(change: Callable[[Iterator[bytes]], Iterator[bytes]]) -> A
 
 @contextmanager
 def running(upstream: str) -> Iterator[FaultProxy]:
-    proxy = FaultProxy(upstream)
-    with Server(("127.0.0.1", 0), type("BoundPassage", (ProxyHandler,), {"proxy": proxy})) as server:
-        proxy.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
+    with serving(FaultProxy(upstream), ProxyHandler) as proxy:
         yield proxy
-        server.shutdown()
-        thread.join()

@@ -60,7 +60,7 @@ def test_the_token_prompt_does_not_echo(signed_out: Cli, token: str, api_proxy: 
     assert token_file(signed_out).exists()
 
 
-def test_a_rejected_token_is_not_stored(signed_out: Cli, token: str, api_proxy: FaultProxy) -> None:
+def test_a_rejected_token_is_not_stored(signed_out: Cli, api_proxy: FaultProxy) -> None:
     ran = signed_out("login", api_proxy.url, "--token-stdin", stdin=UNKNOWN, code=3)
     assert "authentication_failed" in ran.err
     assert not token_file(signed_out).exists()
@@ -117,7 +117,7 @@ def test_debug_output_shows_requests_without_the_token(sluice: Cli) -> None:
     assert "GET /exports/limits 200" in sluice("limits", "--debug").err
 
 
-def test_an_unreachable_server_is_reported_in_one_line(sluice: Cli, web_proxy: FaultProxy) -> None:
+def test_an_unreachable_server_is_reported_in_one_line(sluice: Cli) -> None:
     sluice.url = "http://127.0.0.1:9"
     ran = sluice("limits", "--patience", "0", code=10)
     assert ran.err == "Error: http://127.0.0.1:9 cannot be reached: Connection refused.\n"

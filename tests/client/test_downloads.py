@@ -43,9 +43,7 @@ def ranges(storage_proxy: FaultProxy) -> list[str]:
     return [each.headers.get("range", "") for each in storage_proxy.requests_to("GET", "")]
 
 
-def test_the_downloaded_file_matches_the_receipt(
-    done: Job, content: bytes, sluice: Cli, storage_proxy: FaultProxy
-) -> None:
+def test_the_downloaded_file_matches_the_receipt(done: Job, content: bytes, sluice: Cli) -> None:
     """C3."""
     ran = sluice("export", "download", done.pk)
     assert ran.text == "all.csv\n"

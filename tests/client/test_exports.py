@@ -1,7 +1,6 @@
 """Exports with the command line: creation, lists, and changes. C3."""
 
 import json
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -208,7 +207,7 @@ def test_an_exhausted_quota_is_reported_at_once(dataset: Dataset, alice: User, s
 
 
 @pytest.mark.slow
-def test_lists_follow_pagination(dataset: Dataset, alice: User, bob: User, sluice: Cli) -> None:
+def test_exports_and_datasets_are_listed(dataset: Dataset, alice: User, bob: User, sluice: Cli) -> None:
     jobs = [make_job(dataset, alice, 1, key=f"K{number}") for number in range(3)]
     make_job(dataset, bob, 1)
     shown = sluice("export", "list").text.splitlines()
@@ -262,7 +261,7 @@ def test_a_dataset_shows_the_keys_that_the_user_may_export(dataset: Dataset, ali
     Grant.objects.create(dataset=dataset, group=group, key_pattern="J.*")
     assert "Your keys  J.*\n" in sluice("export", "dataset", "things").text
     refused = sluice("export", "submit", "things", "LGA:2024-02-29", code=5)
-    assert "Does not match the key pattern of the dataset." in refused.err
+    assert NO_KEY in refused.err
     Grant.objects.update(group=Group.objects.create(name="others"))
     assert "things" not in sluice("export", "datasets").text
 
@@ -307,8 +306,10 @@ def test_an_export_is_replayed(done: Job, sluice: Cli) -> None:
     assert (again.pk != done.pk, again.total) == (True, done.total)
 
 
-def test_a_link_works_for_the_requested_client_only(done: Job, sluice: Cli, tmp_path: Path) -> None:
+def test_a_link_works_for_the_requested_client_only(done: Job, sluice: Cli) -> None:
     url = sluice("export", "link", done.pk, "--user-agent", "fetcher/1").word
+    refused = httpx2.get(url, headers={"User-Agent": "other/1"}, trust_env=False)
+    assert (refused.status_code, refused.json()["code"]) == (403, "link_mismatch")
     fetched = httpx2.get(url, headers={"User-Agent": "fetcher/1"}, follow_redirects=True, trust_env=False)
     assert len(fetched.content) == done.receipt.size_bytes
     output = sluice("export", "link", done.pk, "--json").json

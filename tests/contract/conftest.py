@@ -19,7 +19,7 @@ HIGH_LIMITS = {
     "ETL_DAILY_BYTES": "1000000000000",
     "ETL_DAILY_RULE_VERSIONS": "1000000",
     "ETL_DAILY_RULE_TESTS": "1000000",
-    "EXPORT_WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",  # no test uses a DNS server
+    "EXPORT_WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",  # webhook URLs of tests have loopback addresses
 }
 
 

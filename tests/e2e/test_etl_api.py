@@ -93,7 +93,7 @@ def form(content: bytes) -> bytes:
 
 
 def in_parts(body: bytes) -> Iterator[bytes]:
-    """Send the body in chunks, without Content-Length."""
+    """Yield parts of the body. `http.client` sends them as chunks, without Content-Length."""
     for start in range(0, len(body), 10_000):
         yield body[start : start + 10_000]
 

@@ -62,7 +62,7 @@ def long_timeouts() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def reset_storage_suspicion(monkeypatch: pytest.MonkeyPatch) -> None:
+def reset_storage_suspicion() -> None:
     """Forget that the object storage refused writes in another test."""
     writability.suspected.clear()
 

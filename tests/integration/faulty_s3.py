@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import TypeVar
 from urllib.parse import urlsplit
 
+P = TypeVar("P", bound="Proxy")
 ERROR = b"<?xml version='1.0'?><Error><Code>InternalError</Code><Message>Trouble.</Message></Error>"
 
 
@@ -127,12 +129,19 @@ class Server(ThreadingHTTPServer):
 
 @contextmanager
 def running(upstream: str) -> Iterator[Proxy]:
-    proxy = Proxy(upstream)
-    handler = type("BoundHandler", (Handler,), {"proxy": proxy})
-    with Server(("127.0.0.1", 0), handler) as server:
+    with serving(Proxy(upstream), Handler) as proxy:
+        yield proxy
+
+
+@contextmanager
+def serving(proxy: P, handler: type[Handler]) -> Iterator[P]:
+    """Run a proxy with this kind of handler."""
+    with Server(("127.0.0.1", 0), type("BoundHandler", (handler,), {"proxy": proxy})) as server:
         proxy.url = f"http://127.0.0.1:{server.server_address[1]}"
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
-        yield proxy
-        server.shutdown()
-        thread.join()
+        try:
+            yield proxy
+        finally:
+            server.shutdown()
+            thread.join()

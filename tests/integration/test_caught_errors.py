@@ -104,8 +104,7 @@ def test_an_unexpected_error_ends_a_stage(alice: User, monkeypatch: pytest.Monke
     for _ in range(3 if step == "find" else 0):
         runstate.start(task.pk, stage=Stage.OCR)
         valkey().hset(runstate.key_of(task.pk), "lease_until", 0)
-    broken = replace(STAGES[Stage.OCR], run=fail if step == "run" else STAGES[Stage.OCR].run)
-    monkeypatch.setitem(STAGES, Stage.OCR, replace(broken, find=fail))
+    monkeypatch.setitem(STAGES, Stage.OCR, replace(STAGES[Stage.OCR], run=fail, find=fail))
     before = caught_errors("stage")
     with capture_logs() as lines:
         assert run(task, Stage.OCR) == [False]

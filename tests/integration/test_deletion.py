@@ -19,7 +19,6 @@ from etl.maintenance import cleanup
 from etl.models import Deletion, ModelUsage, Task
 from etl.pipeline import actions, artifacts, deletion, page_images
 from tests import scripted_stages
-from tests.broker import valkey
 from tests.conftest import change_settings, client_of
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.stage_runs import ConfigureStages, row_of, run, run_beside, seen
@@ -85,7 +84,7 @@ def test_a_running_task_is_only_deleted_with_force(api: APIClient, alice: User) 
     assert (objects(task), runstate.read(task.pk)) == (set(), None)
 
 
-def test_other_users_cannot_delete_and_staff_need_the_permission(api: APIClient, alice: User, bob: User) -> None:
+def test_other_users_cannot_delete_and_staff_need_the_permission(alice: User, bob: User) -> None:
     task = completed(alice)
     assert client_of(bob).delete(path(task)).status_code == 404
     assert client_of(staff_with("view_task")).delete(path(task)).status_code == 403
@@ -93,7 +92,7 @@ def test_other_users_cannot_delete_and_staff_need_the_permission(api: APIClient,
     assert client_of(staff_with("view_task", "change_task", "delete_task")).delete(path(task)).status_code == 204
 
 
-def test_the_idempotency_key_of_a_deleted_task_can_be_reused(api: APIClient, alice: User) -> None:
+def test_the_idempotency_key_of_a_deleted_task_can_be_reused(alice: User) -> None:
     task = completed(alice, idempotency_key="again", fingerprint="0" * 64)
     deletion.delete(task, user=alice, message="")
     assert completed(alice, idempotency_key="again", fingerprint="0" * 64).pk != task.pk
@@ -160,7 +159,6 @@ def test_objects_written_by_a_late_worker_are_deleted(alice: User, monkeypatch: 
 # ---- Retention ------------------------------------------------------------------------------------------------------
 def test_tasks_are_deleted_when_they_expire(api: APIClient, alice: User) -> None:
     """B34."""
-    valkey().flushdb()
     short, kept = completed(alice), completed(alice)
     Task.objects.filter(pk=short.pk).update(expires_at=timezone.now() - timedelta(minutes=1))
     Task.objects.filter(pk=kept.pk).update(expires_at=timezone.now() + timedelta(minutes=1))
@@ -206,7 +204,7 @@ def test_tasks_are_deleted_after_the_configured_days(alice: User, configure_stag
 
 
 @pytest.mark.parametrize("days", [1, 36_500])
-def test_a_client_can_set_the_retention_of_a_task(api: APIClient, alice: User, days: int) -> None:
+def test_a_client_can_set_the_retention_of_a_task(api: APIClient, days: int) -> None:
     stored = api.post(
         "/api/v1/etl/uploads", {"filename": "a.txt", "content_type": "text/plain", "size": 6}, format="json"
     )
@@ -220,7 +218,7 @@ def test_a_client_can_set_the_retention_of_a_task(api: APIClient, alice: User, d
 
 
 @pytest.mark.parametrize("days", [0, 36_501, "1", True])
-def test_an_invalid_number_of_days_is_refused(api: APIClient, alice: User, days: object) -> None:
+def test_an_invalid_number_of_days_is_refused(api: APIClient, days: object) -> None:
     response = api.post("/api/v1/etl/submit", {"file_key": "etl/uploads/1/x", "keep_days": days}, format="json")
     assert (response.status_code, response.json()["errors"][0]["pointer"]) == (400, "/keep_days")
 

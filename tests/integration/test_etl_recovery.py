@@ -58,6 +58,7 @@ def test_a_stage_of_a_dead_worker_is_distinguished_from_a_lost_message(alice: Us
         return {what: metrics.RECOVERED.labels(what)._value.get() for what in ("hint", "lease")}
 
     running, waiting = make_task(alice), make_task(alice)
+    valkey().delete("etl-ocr")
     runstate.start(running.pk, stage=Stage.OCR)
     valkey().hset(runstate.key_of(running.pk), "lease_until", 1)
     for task in (running, waiting):
@@ -332,6 +333,23 @@ def test_a_lost_message_is_sent_again_at_most_once_per_interval(alice: User) -> 
         recovery.recover_all()
     expect_in_queues(1, 0)
     assert seen(task).job_id
+
+
+def test_waiting_tasks_get_no_copies_of_messages_that_are_in_the_queue(alice: User) -> None:
+    """B2: each message wakes a worker for any of them. Copies would fill Redis while workers are down for hours."""
+    rule = make_rule(alice)
+    tasks = [make_task(alice, rule=rule) for _ in range(3)]
+    expect_in_queues(3, 0)
+    for _ in range(3):
+        for task in tasks:
+            make_wake_up_due(task)
+        recovery.recover_all()
+    expect_in_queues(3, 0)  # 12 without the limit
+    valkey().lpop("etl-ocr")
+    for task in tasks:
+        make_wake_up_due(task)
+    recovery.recover_all()
+    expect_in_queues(3, 0)
 
 
 def test_a_missing_message_of_the_next_stage_is_sent(alice: User) -> None:

@@ -240,6 +240,13 @@ def test_an_empty_start_page_shows_the_first_steps(alice: User, visitor: Client)
     assert "No datasets of the source database are available" in visitor.get("/app/exports/new").content.decode()
 
 
+def test_only_staff_with_the_permission_can_add_a_dataset(transactional_db: None) -> None:
+    for is_superuser in (True, False):
+        user = User.objects.create_user(f"sam-{is_superuser}", is_staff=True, is_superuser=is_superuser)
+        page = browser_of(user).get("/app/exports/new").content.decode()
+        assert ("/dataset/add/" in page, "Ask an administrator" in page) == (is_superuser, not is_superuser)
+
+
 def test_bulk_actions_ask_for_confirmation(dataset: Dataset, alice: User, visitor: Client) -> None:
     failed = make_job(dataset, alice, 2)
     end_chunk()
@@ -483,7 +490,7 @@ def test_failures_are_grouped_and_explained_with_the_cost_of_a_retry(
 
     Allowance.objects.create(user=alice, daily_chunks=2)
     short = visitor.get(f"/app/exports/{job.pk}")
-    assert "A retry needs 2 chunks, and 1 are left in today's quota" in text(short)
+    assert "A retry needs 2 chunks, and 1 is left in today's quota" in text(short)
     assert "/retry" not in short.content.decode()
     Allowance.objects.all().delete()
     assert messages_of(visitor.post(f"/app/exports/{job.pk}/retry")) == ["2 failed chunks queued for retry."]

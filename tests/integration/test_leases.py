@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 
 from config.platform.heartbeat import LeaseLost
 from exports.core.errors import PermanentSourceError, SourceError
-from exports.core.states import ChunkStatus, JobStatus, Source
+from exports.core.states import JobStatus, Source
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, File, Job, Slot
 from exports.source import database
@@ -520,11 +520,3 @@ def test_a_claim_reads_one_of_many_waiting_chunks(dataset: Dataset, alice: User,
     assert scans
     assert all(node["Actual Rows"] <= 1 for node in scans)
     assert not [node for node in scans if node["Node Type"] == "Seq Scan"]
-
-
-def test_a_chunk_costs_two_statements(dataset: Dataset, alice: User, django_assert_num_queries: Any) -> None:
-    make_job(dataset, alice, 2)
-    with django_assert_num_queries(2):
-        claimed = claim()
-        transitions.finish([(claimed, result_of(claimed))])
-    assert Chunk.objects.filter(status=ChunkStatus.DONE).count() == 1

@@ -178,6 +178,14 @@ def test_a_form_without_a_csrf_token_is_refused_with_a_page(carol: User) -> None
     assert of_user(carol.pk).count() == 0
 
 
+def test_error_pages_of_buttons_do_not_link_to_their_own_url(carol: User) -> None:
+    """A GET of such a URL is 405."""
+    button = f"/app/exports/{uuid4()}/cancel"
+    for client, status in ((browser_of(carol, enforce_csrf_checks=True), 403), (browser_of(carol), 404)):
+        refused = client.post(button)
+        assert (refused.status_code, 'href=""' in refused.content.decode()) == (status, False)
+
+
 def test_error_pages_keep_the_navigation_of_signed_in_users(carol: User) -> None:
     for path in ("/app/nowhere", f"/app/exports/{uuid4()}", "/app/exports?cursor=x"):
         page = browser_of(carol).get(path).content.decode()

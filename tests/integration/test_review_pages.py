@@ -206,6 +206,16 @@ def test_the_first_of_two_concurrent_changes_is_kept(task: Task, client: Client,
     assert data(task)["number"] == "INV-71"
 
 
+def test_adding_a_row_does_not_hide_a_concurrent_change(task: Task, client: Client, alice: User) -> None:
+    """B37: the entered values belong to the version of the result that the user opened."""
+    opened = fields(client, path(task))
+    review.correct(row_of(task), lambda old: old | {"number": "INV-71"}, user=alice, if_match="*")
+    tag = re.search(r'name="tag" value="([^"]*)"', client.post(path(task), opened | {"add": "/lines"}).content.decode())
+    assert tag
+    answer = client.post(path(task), opened | {"tag": unescape(tag[1])})
+    assert (answer.status_code, data(task)["number"]) == (412, "INV-71")
+
+
 def test_large_lists_have_separate_pages(alice: User, client: Client) -> None:
     """B37: a long list is shown in parts, and saving a part does not change the other rows."""
     count = MAX_FIELDS

@@ -94,7 +94,7 @@ def test_a_schema_is_optional_for_skip(api: APIClient) -> None:
     assert post(api, postprocess_mode="skip").json()["json_schema"] == SCHEMA
 
 
-@pytest.mark.parametrize("strategy", ["direct-json", "chunked-summarize", "chunked-extract", None, ""])
+@pytest.mark.parametrize("strategy", ["direct-json", "chunked-summarize", "chunked-extract", "vision", None, ""])
 def test_it_accepts_every_strategy(api: APIClient, strategy: str | None) -> None:
     response = post(api, postprocess_strategy=strategy)
     assert (response.status_code, response.json()["postprocess_strategy"]) == (201, strategy or None)
@@ -151,7 +151,7 @@ def test_it_reports_all_errors_together(api: APIClient) -> None:
 
 
 @pytest.mark.parametrize("levels", [100, 900, 10_000])
-def test_bodies_nested_thousands_deep_are_refused(api: APIClient, levels: int) -> None:
+def test_deeply_nested_bodies_are_refused(api: APIClient, levels: int) -> None:
     """B24."""
     body = '{"name": "x", "json_schema": %s}' % ('{"not":' * levels + "{}" + "}" * levels)
     response = api.generic("POST", URL, body, content_type="application/json")

@@ -236,10 +236,10 @@ def test_webhooks_match(checked: Api, schema: dict[str, Any], settings: Any, dat
         assert checked.get(path).status_code == 200
         assert checked.checked("delete", path).status_code == 204
         assert checked.get(path).status_code == 404
-        body = endpoint.received[0].json
+        event = endpoint.received[0].json
     assert checked.post("/exports/webhooks", {**body, "events": []}).status_code == 400
     hook = schema["webhooks"]["export.succeeded"]
-    check(body, closed(hook["post"]["requestBody"]["content"]["application/json"]["schema"]), checked.schema)
+    check(event, closed(hook["post"]["requestBody"]["content"]["application/json"]["schema"]), checked.schema)
 
 
 @pytest.mark.parametrize("path", ["/exports/datasets", "/livez", "/readyz"])

@@ -92,7 +92,7 @@ both_sizes = pytest.mark.parametrize("data", [SMALL, LARGE], ids=["one-part", "m
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 2 * 1024**2, PART - 1, PART, PART + 1, 5 * PART + 12345])
-def test_stores_the_bytes_with_their_type(key: str, size: int) -> None:
+def test_stores_the_bytes_and_metadata(key: str, size: int) -> None:
     data = content(size)
     stored = store(key, data)
     assert stored.key == key
@@ -222,13 +222,15 @@ def test_a_missing_object_to_replace_is_reported(key: str, data: bytes) -> None:
 
 
 @both_sizes
-def test_a_conflict_is_resolved_without_sending_the_bytes_again(key: str, data: bytes) -> None:
+def test_a_conflict_is_resolved_without_sending_parts_again(proxy: Proxy, key: str, data: bytes) -> None:
     store(key, b"left by a dead worker")
     with begin(key) as upload:
         feed(upload, data)
         with pytest.raises(storage.Conflict) as caught:
             upload.commit()
+        proxy.inject("PUT", "partNumber=", faulty_s3.answer_500, times=99)
         stored = upload.replace(caught.value)
+    assert proxy.faults[0].times == 99
     assert fetch(key) == data
     assert stored.sha256 == hashlib.sha256(data).hexdigest()
     assert list(storage.list_uploads(key)) == []
@@ -563,11 +565,10 @@ def test_uploads_that_cannot_be_aborted_are_logged_by_the_hash_of_their_path(
 
 def test_refusals_are_not_retried_and_do_not_reveal_the_path(key: str, settings: LazySettings) -> None:
     env = settings.SLUICE
-    settings.SLUICE = env.model_copy(
-        update={
-            "s3_access_key_id": env.s3_download_access_key_id,
-            "s3_secret_access_key": env.s3_download_secret_access_key,
-        }
+    change_settings(
+        settings,
+        s3_access_key_id=env.s3_download_access_key_id,
+        s3_secret_access_key=env.s3_download_secret_access_key,
     )
     with pytest.raises(storage.UploadFailed) as caught:
         store(key, SMALL)
@@ -633,7 +634,7 @@ def test_reads_only_the_expected_object(key: str) -> None:
 
 def test_an_interrupted_transfer_is_resumed(proxy: Proxy, key: str) -> None:
     store(key, LARGE)
-    proxy.inject(*("GET", "2024-02-29.csv"), faulty_s3.truncate_reply)
+    proxy.inject("GET", "2024-02-29.csv", faulty_s3.truncate_reply)
     assert fetch(key) == LARGE
 
 
@@ -886,9 +887,8 @@ def status_of(url: str) -> int:
 
 
 def test_presigns_with_the_download_keys(key: str, settings: LazySettings) -> None:
-    env = settings.SLUICE
     assert f"X-Amz-Credential={os.environ['S3_DOWNLOAD_ACCESS_KEY_ID']}" in presign(key)
-    settings.SLUICE = env.model_copy(update={"s3_download_access_key_id": None, "s3_download_secret_access_key": None})
+    change_settings(settings, s3_download_access_key_id=None, s3_download_secret_access_key=None)
     assert f"X-Amz-Credential={os.environ['S3_ACCESS_KEY_ID']}" in presign(key)
 
 

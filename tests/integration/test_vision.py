@@ -8,7 +8,6 @@ from io import BytesIO
 from typing import Any
 
 import pytest
-import structlog
 from django.conf import LazySettings
 from django.contrib.auth.models import User
 from PIL import Image
@@ -292,7 +291,7 @@ def test_a_scan_without_text_is_read_by_the_model(real: ModelServer, alice: User
     real.enqueue(data_reply({"number": "INV-7", "total": 12.5}, found_on(1, "/number")))
     task = make_task(alice, content=hostile.printed("", ""), kind="pdf", rule=vision_rule(alice))
 
-    with structlog.testing.capture_logs() as lines:
+    with capture_logs() as lines:
         assert run(task) == [True, True]
 
     row = row_of(task)
@@ -303,7 +302,7 @@ def test_a_scan_without_text_is_read_by_the_model(real: ModelServer, alice: User
     url = parts_of(real.requests[0])[2]["image_url"]["url"]
     image = Image.open(BytesIO(b64decode(url.partition(",")[2])))
     assert image.format == "JPEG"
-    assert 190_000 < image.width * image.height <= 200_500
+    assert 190_000 < image.width * image.height <= 200_000
     keys = [item.key for item in storage.list_objects(f"{artifacts.IMAGES}{task.pk}/")]
     assert len(keys) == 2
     assert all(artifacts.OWN_KEY.fullmatch(key) for key in keys)
@@ -410,13 +409,6 @@ def test_a_rule_is_tested_on_the_pages_of_a_document(
 
     refused = client_of(bob).post(f"/api/v1/etl/rules/{vision_rule(bob).pk}/test", body, format="json")
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (400, "/task_id")
-
-
-def test_the_rules_api_accepts_the_strategy(api: Any) -> None:
-    """B40: the rules API accepts it."""
-    body = {"name": "Scans", "json_schema": INVOICE, "postprocess_strategy": "vision"}
-    response = api.post("/api/v1/etl/rules", body, format="json")
-    assert (response.status_code, response.json()["postprocess_strategy"]) == (201, "vision")
 
 
 @pytest.mark.slow

@@ -145,7 +145,9 @@ def test_a_webhook_requires_at_least_one_event(me: Client, endpoint: Receiver) -
     assert response.context["form"]["url"].value() == endpoint.url
 
 
-def test_a_user_has_at_most_100_webhooks(monkeypatch: pytest.MonkeyPatch, me: Client, hook: Webhook) -> None:
+def test_the_number_of_webhooks_of_a_user_is_limited(
+    monkeypatch: pytest.MonkeyPatch, me: Client, hook: Webhook
+) -> None:
     monkeypatch.setattr(subscriptions, "MAX_PER_USER", 1)
     page = make(me, hook.url).content.decode()
     assert "You have reached the limit" in page
@@ -188,7 +190,7 @@ def test_deletion_includes_the_log(me: Client, hook: Webhook) -> None:
 
 
 def test_pages_of_2_and_200_rows_take_the_same_number_of_queries(me: Client, alice: User, hook: Webhook) -> None:
-    def few(count: int) -> None:
+    def add_rows(count: int) -> None:
         for status in ("delivered", "failed", "pending"):
             sent(hook, count, status=status)
         Webhook.objects.bulk_create(
@@ -196,9 +198,9 @@ def test_pages_of_2_and_200_rows_take_the_same_number_of_queries(me: Client, ali
         )
 
     paths = (LIST, page_of(hook, "?limit=200"), page_of(hook, "?status=failed"))
-    few(2)
+    add_rows(2)
     before = [queries(me, path) for path in paths]
-    few(70)
+    add_rows(70)
     assert [queries(me, path) for path in paths] == before
     assert max(before) <= 11
 
@@ -232,17 +234,17 @@ def test_the_log_is_filtered(me: Client, hook: Webhook) -> None:
 
 
 def test_a_page_polls_while_a_delivery_is_unfinished(me: Client, hook: Webhook) -> None:
-    def asks() -> str:
+    def poll() -> str:
         return me.get(page_of(hook), headers=HTMX).content.decode()
 
-    assert "data-ended" in asks()
+    assert "data-ended" in poll()
     me.post(reverse("test-webhook", args=[hook.pk]))
-    assert 'hx-trigger="every 2s"' in asks()
-    assert "Test pending" in asks()
+    assert 'hx-trigger="every 2s"' in poll()
+    assert "Test pending" in poll()
     sender.drain()
-    assert "Response: 204" in asks()
-    assert "data-ended" in asks()
-    assert "<html" not in asks()
+    assert "Response: 204" in poll()
+    assert "data-ended" in poll()
+    assert "<html" not in poll()
 
 
 def test_a_failed_test_delivery_shows_the_response(me: Client, hook: Webhook, endpoint: Receiver) -> None:

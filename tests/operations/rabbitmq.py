@@ -30,7 +30,7 @@ log.console = true
 log.console.level = info
 log.file = false
 collect_statistics_interval = 1000
-# Quorum queues flush to disk before they confirm; less space than on a server is enough.
+# The write-ahead log of the quorum queues: tests need less space than a server.
 raft.wal_max_size_bytes = 8000000
 disk_free_limit.absolute = 50MB
 vm_memory_high_watermark.absolute = 512MB

@@ -67,13 +67,12 @@ PATCHES = {
 }  # fmt: skip
 
 
-# Patches that read and write like the release before documents had UUIDs. Keys of artifacts are unchanged.
+# Patches that read and write like the release before documents had UUIDs. Its keys of artifacts were the same.
 EARLIER = {
     "etl/models/task.py": ("default=new_uuid, db_default", 'default="", db_default'),
     "etl/runstate/state.py": ('"traceparent", "uuid", "sha256"),\n)', '"traceparent", "sha256"),\n)'),
     "etl/runstate/script.lua": ("local uuid = had[11] or ''", "local uuid = move.uuid or ''"),
     "etl/pipeline/completion.py": ("generation=state.generation, uuid=state.uuid)", "generation=state.generation)"),
-    "etl/pipeline/artifacts.py": ('return f"{TASKS}{owner.task_id}/"', 'return f"etl/tasks/{owner.task_id}/"'),
 }
 
 

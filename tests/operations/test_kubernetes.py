@@ -309,6 +309,11 @@ def trigger(documents: list[Document], name: str, trigger_name: str) -> dict[str
     return found
 
 
+def test_documents_are_read_in_a_sandbox_only(documents: list[Document]) -> None:
+    """As in docker/.env.example."""
+    assert next(settings_maps(documents))["ETL_REQUIRE_SANDBOX"] == "true"
+
+
 def test_the_maximum_number_of_workers_matches_the_slots(production: list[Document]) -> None:
     slots, each = int(next(settings_maps(production))["EXPORT_DB_SLOTS"]), concurrency(production, "worker-exports")
 

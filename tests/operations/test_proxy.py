@@ -241,6 +241,14 @@ def test_connections_per_address_are_limited(machine: Machine, proxy: Proxy, dat
     wait_until(lambda: Client(proxy, alice).request("GET", "/exports").status == 200)
 
 
+def test_browsers_may_ask_before_they_upload(machine: Machine, proxy: Proxy) -> None:
+    proxy.replacements["seaweedfs:8333"] = f"127.0.0.1:{machine.web_port}"  # any server
+    start(machine, proxy)
+
+    assert Client(proxy, port=8333).request("OPTIONS", "/livez").status != 403
+    assert Client(proxy, port=8333).request("DELETE", "/livez").status == 403
+
+
 def test_staff_reach_the_monitoring_tools_on_their_own_ports(machine: Machine, proxy: Proxy) -> None:
     proxy.replacements["grafana:3000"] = f"127.0.0.1:{machine.web_port}"  # any server
     start(machine, proxy)

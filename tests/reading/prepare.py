@@ -1,7 +1,7 @@
 """Prepare corpora from copies of public repositories: python -m tests.reading.prepare SOURCES CORPORA
 
-SOURCES has the copies of the repositories. CORPORA gets a folder for each corpus in `SOURCES_OF`, with documents and
-their ground truth in the format of tests.reading.corpus.
+SOURCES has the copies of the repositories. CORPORA gets a folder for each corpus in `PREPARE_FUNCTIONS`, with documents
+and their ground truth in the format of tests.reading.corpus.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("sources", type=Path)
     parser.add_argument("corpora", type=Path)
     options = parser.parse_args()
-    for name, prepare in SOURCES_OF.items():
+    for name, prepare in PREPARE_FUNCTIONS.items():
         shutil.rmtree(options.corpora / name, ignore_errors=True)
         (options.corpora / name).mkdir(parents=True)
         prepare(options.sources, options.corpora / name)
@@ -202,7 +202,7 @@ def prepare_various(sources: Path, folder: Path) -> None:
         copy_as(path, folder, path.name)
 
 
-SOURCES_OF: dict[str, Callable[[Path, Path], None]] = {
+PREPARE_FUNCTIONS: dict[str, Callable[[Path, Path], None]] = {
     "olmocr": prepare_olmocr,
     "extract-bench": prepare_extract_bench,
     "invoice2data": prepare_invoice2data,

@@ -1,6 +1,6 @@
 """Scores of readings, one for each document, and their means for each measure."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -61,9 +61,9 @@ def words_of_pages(case: Case) -> list[set[str]]:
 def lost_pages(pages: Sequence[set[str]], markdown: str) -> list[int]:
     """Return the numbers of pages whose distinctive words, which no other page has, are missing from the reading."""
     found, lost = set(words(markdown)), []
+    pages_with = Counter(word for page in pages for word in page)
     for number, page in enumerate(pages, start=1):
-        others = set[str]().union(*(other for other in pages if other is not page))
-        distinctive = {word for word in page - others if len(word) >= MIN_LETTERS}
+        distinctive = {word for word in page if pages_with[word] == 1 and len(word) >= MIN_LETTERS}
         if len(distinctive) >= MIN_WORDS and len(distinctive & found) < MIN_FOUND * len(distinctive):
             lost.append(number)
     return lost

@@ -42,8 +42,8 @@ State = dict[str, list[dict[str, Any]]]
 
 
 @pytest.fixture(autouse=True)
-def _patient(settings: LazySettings) -> Iterator[None]:
-    """Raise the rate limits, which have separate tests, so that a test can request all routes."""
+def _high_rates(settings: LazySettings) -> Iterator[None]:
+    """Raise the rate limits, which have separate tests, so that a test can request all routes. Allow local webhooks."""
     settings.SLUICE = settings.SLUICE.model_copy(
         update=dict.fromkeys(RATES, "100000/min") | {"export_webhook_allow_cidrs": [ip_network("127.0.0.0/8")]}
     )

@@ -1,4 +1,4 @@
-"""Tests of the complete local stack, started like by `make up` but in a temporary folder."""
+"""Tests of the complete local stack, started as by `make up`, but in a temporary folder."""
 
 import os
 import shutil

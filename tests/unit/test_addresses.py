@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.platform.http.addresses import client_address, parse
+from tests.conftest import change_settings
 
 
 @pytest.fixture
 def proxies(settings: LazySettings) -> None:
     networks = [ip_network("10.0.0.0/8"), ip_network("fd00::/8")]
-    settings.SLUICE = settings.SLUICE.model_copy(update={"trusted_proxy_cidrs": networks})
+    change_settings(settings, trusted_proxy_cidrs=networks)
 
 
 def client_address_of(peer: str, forwarded: str | None = None) -> str | None:

@@ -349,16 +349,16 @@ def test_errors_have_a_pointer_and_the_expected_value() -> None:
         ({"oneOf": [{"type": "string"}, {"type": "null"}]}, 5, "Matches none of the alternatives in `oneOf`."),
         ({"oneOf": [{}, {"type": "integer"}]}, 5, "Matches more than one of the alternatives in `oneOf`."),
         ({"uniqueItems": True}, [1, 1], "Must not contain duplicate items."),
-        (False, 5, None),
         ({"not": {}}, 5, "Must not match the schema in `not`."),
         ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, "The member 'b' is missing."),
     ],
 )
-def test_each_kind_of_error_has_a_text(schema: Any, instance: Any, message: str | None) -> None:
-    if message is None:
-        assert errors({"properties": {"a": schema}}, {"a": instance}) == [("/a", "Is not allowed here.")]
-    else:
-        assert errors(schema, instance) == [("", message)]
+def test_each_kind_of_error_has_a_text(schema: dict[str, Any], instance: Any, message: str) -> None:
+    assert errors(schema, instance) == [("", message)]
+
+
+def test_a_member_whose_schema_is_false_is_not_allowed() -> None:
+    assert errors({"properties": {"a": False}}, {"a": 5}) == [("/a", "Is not allowed here.")]
 
 
 def test_an_unchecked_schema_is_not_applied() -> None:

@@ -192,9 +192,11 @@ def counted(tmp_path: Path) -> Iterator[Process]:
         environment={"PATH": os.environ["PATH"]},
     )
     process.start()
-    process.wait_until(lambda: processes.responds(port, "/metrics"))
-    yield process
-    process.kill()
+    try:
+        process.wait_until(lambda: processes.responds(port, "/metrics"))
+        yield process
+    finally:
+        process.kill()
 
 
 def scrape(counted: Process) -> str:

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import defaultdict
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -51,7 +52,7 @@ def section(title: str) -> tuple[set[tuple[str, str]], list[Row]]:
 
 
 class Part:
-    """A section of the page, `## Chunk`, `## Job`, or `## Delivery`, with its states and its model."""
+    """A section of the page, `## Chunk`, `## Job`, or `## Webhook delivery`, with its states and its model."""
 
     def __init__(self, title: str, states: type[TextChoices], model: type[Chunk | Job | Delivery]) -> None:
         self.title, self.states, self.model = title, states, model
@@ -134,7 +135,7 @@ def test_only_sql_sets_a_job_status() -> None:
 # ---- Tasks ----------------------------------------------------------------------------------------------------------
 TASK_DRAWN, TASK_ROWS = section("Task")
 ARROWS = {
-    f"moves.{name}": value
+    f"transitions.{name}": value
     for name, value in vars(run_state_transitions).items()
     if isinstance(value, run_state_transitions.StatusChange)
 }
@@ -193,3 +194,13 @@ def test_no_other_code_sets_the_status_of_a_task() -> None:
         "pipeline/batch_ends.py",  # reopen, the status of batches
         "pipeline/completion.py",  # write
     }
+
+
+def test_every_statement_and_function_on_the_page_exists() -> None:
+    code: dict[str, str] = defaultdict(str)
+    for app in ("config", "etl", "exports"):
+        for path in (PACKAGE.parent / app).rglob("*.py"):
+            code[path.stem] += path.read_text()
+    named = re.findall(r"`(\w+)\.(\w+)`", PAGE)
+    assert named
+    assert [each for each in named if not re.search(rf"^(?:def )?{each[1]}\b", code[each[0]], re.MULTILINE)] == []

@@ -28,7 +28,7 @@ def parquet_of(file: Path, columns: str) -> Path:
 
 @pytest.mark.parametrize("columns", DIFFERENT.values(), ids=DIFFERENT)
 def test_files_that_differ_in_any_column_are_not_equal(tmp_path: Path, columns: str) -> None:
-    """Before, times were not compared, and amounts only by their sum."""
+    """A regression test: times were not compared, and amounts were compared only by their sum."""
     other = parquet_of(tmp_path / "other.parquet", columns)
     assert content_of(parquet_of(tmp_path / "ours.parquet", "*")) != content_of(other)
 

@@ -29,12 +29,9 @@ ROWS = [
 def docstrings(file: str) -> dict[str, str]:
     tree = ast.parse((TESTS / file).read_text())
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    # A module about a single requirement may contain its number in the docstring of the module only.
-    whole = ast.get_docstring(tree) or ""
-    return {
-        function.name: f"{ast.get_docstring(function) or ''} {whole if WHOLE.search(whole) else ''}"
-        for function in functions
-    }
+    # The docstring of the module counts for all its tests, but only for C1 to C4, which whole modules are about.
+    whole = " ".join(WHOLE.findall(ast.get_docstring(tree) or ""))
+    return {function.name: f"{ast.get_docstring(function) or ''} {whole}" for function in functions}
 
 
 def has_number(test: str, number: str) -> bool:

@@ -1,7 +1,6 @@
 """Scores of extracted data in comparison with expected data."""
 
 import random
-import time
 from itertools import permutations
 from typing import Any
 
@@ -136,28 +135,35 @@ def test_items_are_paired_with_the_maximum_total_score() -> None:
 
 @pytest.mark.parametrize("size", [150, 1_100])
 def test_long_lists_are_compared(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B38: the assignment may not be optimal, but the score has the same limits, and the order does not count."""
+    """B38: the assignment need not be optimal. The order does not count."""
     monkeypatch.setattr(scoring, "MAX_COMPARED", 2_000_000)
     expected: list[dict[str, Any]] = [{"id": f"item {number}", "sum": number} for number in range(size)]
     found = [{**each, "sum": each["sum"] + 0.5} for each in expected]
-    random.Random(1).shuffle(found)
-    result = scoring.score(expected, found)
-    assert total(result).values == 2 * size
-    assert total(result).accuracy <= 0.5
-    if size == 150:
-        assert total(result).accuracy == 0.5
+    for seed in (1, 2):
+        random.Random(seed).shuffle(found)
+        result = scoring.score(expected, found)
+        assert (total(result).values, total(result).accuracy) == (2 * size, 0.5)
 
 
 def nested(levels: int, size: int, value: int) -> Any:
     return [nested(levels - 1, size, value) for _ in range(size)] if levels else value
 
 
-@pytest.mark.parametrize(("levels", "size"), [(2, 100), (13, 2)])
-def test_lists_in_lists_do_not_multiply_the_work(levels: int, size: int) -> None:
-    """B38: a comparison of 20 KB of nested lists must not occupy a worker for years."""
-    start = time.monotonic()
+@pytest.mark.parametrize(("levels", "size"), [(2, 40), (11, 2)])
+def test_lists_in_lists_do_not_multiply_the_work(levels: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B38: all lists of a comparison share one budget. Otherwise, 20 KB of nested lists would occupy a worker."""
+    monkeypatch.setattr(scoring, "MAX_COMPARED", 500_000)
+    costs: list[int] = []
+    take = scoring.ComparisonBudget.take
+
+    def record(budget: scoring.ComparisonBudget, cost: int) -> bool:
+        is_taken = take(budget, cost)
+        costs.append(cost if is_taken else 0)
+        return is_taken
+
+    monkeypatch.setattr(scoring.ComparisonBudget, "take", record)
     result = scoring.score({"m": nested(levels, size, 1)}, {"m": nested(levels, size, 2)})
-    assert time.monotonic() - start < 20
+    assert 0 < sum(costs) <= 500_000
     assert (total(result).values, total(result).accuracy) == (size**levels, 0)
 
 

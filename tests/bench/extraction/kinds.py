@@ -42,8 +42,8 @@ class Kind:
     make: Callable[[Random, Language, int], Item]
 
 
-def money(rng: Random, max_cents: int = 2_000_00) -> float:
-    return rng.randrange(1_00, max_cents) / 100
+def money(rng: Random) -> float:
+    return rng.randrange(1_00, 2_000_00) / 100
 
 
 def invoice_line(rng: Random, language: Language, number: int) -> Item:

@@ -13,7 +13,7 @@ from tests.bench.extraction.documents import ROWS, Document, Place, Row
 SURE = ("exact", "normalized")  # levels of citations that a wrong value must not have
 # Codes of warnings that do not report losses.
 NO_LOSS = (
-    *("repaired", "merge_conflict", "sum_differs", "citation_unverified", "citations_incomplete", "value_not_in_text"),
+    *("repaired", "merge_conflict", "sum_differs", "citation_unverified", "value_not_in_text"),
     *("usage_unknown", "usage_incomplete", "possible_prompt_injection", "number_unrepresentable"),
 )
 PAGES = re.compile(r"pages? ((?:\d+(?: to |, and |, | and |-|–)?)+)")
@@ -90,7 +90,7 @@ class Scoring:
         for pointer, truth in self.document.scalars.items():
             value = at(self.data, pointer)
             if value is None:
-                self.loss(pointer, f"{pointer}")
+                self.loss(pointer, pointer)
             elif is_equal(value, truth):
                 self.result.scalars_right += 1
                 self.cited(pointer, self.document.shown[pointer])

@@ -1,6 +1,6 @@
 """Minimal reliable exporter: the bare loop, but each chunk is claimed and finished as in Sluice.
 
-The PUT is conditional. It is controlled by lines on stdin, like `bare_loop`. It claims any waiting chunk. It has no
+The PUT is conditional. Lines on stdin control the loop, as in `bare_loop`. It claims any waiting chunk. It has no
 wake-up messages, lease renewal, retries, logs, or metrics.
 """
 

@@ -1,4 +1,4 @@
-"""Clients of a soak test: they use all operations of the exports API as three users, and record each response.
+"""Clients of a soak test: they use all operations on export jobs as three users, and record each response.
 
 The random choices of a client depend only on its seed. The jobs among which it can choose depend on the run.
 """

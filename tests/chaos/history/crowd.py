@@ -53,13 +53,13 @@ class Crowd:
         hook = client.send("hook", "POST", "/exports/webhooks", request={"url": inbox.url, "events": EVENTS})["body"]
 
         def respond(to: BaseHTTPRequestHandler) -> None:
-            began, number = time.monotonic(), to.headers["webhook-id"]
-            attempts = [each for each in inbox.received if each.id == number]
+            began, message_id = time.monotonic(), to.headers["webhook-id"]
+            attempts = [each for each in inbox.received if each.id == message_id]
             text, headers = attempts[-1].body.decode(), attempts[-1].headers
-            status = 500 if len(attempts) == 1 and zlib.crc32(number.encode()) % 8 == 0 else 204
+            status = 500 if len(attempts) == 1 and zlib.crc32(message_id.encode()) % 8 == 0 else 204
             body = json.loads(text)
             self.record.add(
-                "webhook", began, endpoint=hook["id"], id=number, timestamp=headers["webhook-timestamp"],
+                "webhook", began, endpoint=hook["id"], id=message_id, timestamp=headers["webhook-timestamp"],
                 signature=headers["webhook-signature"], text=text, body=body, job=body["data"]["jobId"], status=status,
             )  # fmt: skip
             (OK if status == 204 else answer(status))(to)
@@ -71,7 +71,7 @@ class Crowd:
             thread.start()
 
     def stop(self) -> None:
-        """Let all clients finish their current actions, and declare deliberate changes to the invariants."""
+        """Let all participants finish their current actions, and add the deliberate changes to `site.allowed`."""
         self.stopped.set()
         self.operator.thread.join()
         for client in self.clients:

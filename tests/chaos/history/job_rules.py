@@ -9,7 +9,7 @@ from tests.chaos.history.history import Found, History, code_of, rule, uncertain
 from tests.chaos.history.record import ENDED, Line
 
 PRESIGN_SECONDS = 50  # for which a redirect must be valid
-# In addition to 0, 5xx as problem+json, and 401 after the access ended.
+# In addition to 0, 503 as problem+json, and 401, which `access_lasts_until_it_ends` checks.
 EXPECTED: dict[str, dict[int, set[str] | None]] = {
     "hook": {201: None},
     "submit": {202: None, 409: {"idempotency_in_flight"}},

@@ -6,6 +6,7 @@ for (const each of document.querySelectorAll("[data-script-only]")) each.hidden 
 const SAFE = ["GET", "HEAD", "OPTIONS"];
 
 document.addEventListener("submit", (event) => {
+  if (!event.target.matches("form.try, #authorization")) return;
   event.preventDefault();
   if (event.target.matches("form.try")) send(event.target);
 });
@@ -18,7 +19,8 @@ function headersFor(method) {
 }
 
 async function send(form) {
-  const { method, path } = form.dataset;
+  // Not form.dataset: a field with the name `dataset` shadows it.
+  const [method, path] = ["data-method", "data-path"].map((name) => form.getAttribute(name));
   const headers = headersFor(method);
   const url = new URL(path.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(form.elements[name].value)), window.location.origin);
   for (const input of form.querySelectorAll("input[data-in]")) {
@@ -32,7 +34,7 @@ async function send(form) {
   const output = form.querySelector(".answer");
   output.textContent = "Sending …";
   try {
-    show(output, await fetch(url, { method, headers, body: body || undefined, credentials, redirect: "manual" }));
+    await show(output, await fetch(url, { method, headers, body: body || undefined, credentials, redirect: "manual" }));
   } catch {
     output.textContent = "Could not reach the server.";
   }

@@ -60,6 +60,9 @@ document.addEventListener("drop", (event) => {
   const form = event.target.closest("[data-drop]");
   if (!form || !event.dataTransfer.files.length) return;
   event.preventDefault();
+  const input = form.querySelector("input[type=file]");
+  if (!input.checkVisibility()) return; // the form of filters or of documents has no list
+  input.files = event.dataTransfer.files; // stays there if it is too large, so that the server returns the error
   readIntoList(event.dataTransfer.files[0], form);
 });
 

@@ -24,7 +24,6 @@ async function retry(image) {
   const problem = response?.status === 409 ? await response.json() : {};
   const isFinal = (response?.status >= 400 && problem.code !== "image_not_ready") || tries > MAX_RETRIES;
   if (status) status.textContent = isFinal ? problem.detail ?? "The image could not be loaded." : "The image is being prepared …";
-  image.classList.toggle("missing", isFinal);
   if (isFinal) return;
   window.setTimeout(() => { image.src = url; }, response?.type === "opaqueredirect" ? 0 : RETRY_MS);
 }
@@ -39,7 +38,7 @@ document.addEventListener("load", (event) => {
 async function showPage(page) {
   if (!figureOf(page)) await htmx.ajax("GET", list().dataset.pages + page, { target: list(), swap: "innerHTML" });
   const figure = figureOf(page);
-  if (figure) list().scrollTop = figure.offsetTop - list().offsetTop;
+  if (figure) list().scrollTop = figure.offsetTop; // relative to the list, which is positioned
   return figure;
 }
 
@@ -156,6 +155,7 @@ function showText(block) {
 function blockOf(part) {
   const page = part.closest("article").id.split("-")[1];
   const wanted = letters(part.textContent);
+  if (!wanted) return null; // such as an image or a rule: every text starts with ""
   const plain = (block) => letters(block.dataset.quote.replace(/<[^<>]*>/g, " "));
   const blocks = [...(figureOf(page)?.querySelectorAll("rect.block") ?? [])].filter((block) => plain(block));
   return blocks.find((block) => wanted.startsWith(plain(block)) || plain(block).startsWith(wanted))

@@ -45,7 +45,7 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   if (event.target instanceof HTMLButtonElement) markSent(event.target);
 });
 
-// Enable the buttons of a page restored from the back/forward cache.
+// Reload a page that was restored from the back/forward cache: its buttons are still marked as sent.
 window.addEventListener("pageshow", (event) => {
   if (event.persisted) window.location.reload();
 });
@@ -53,8 +53,14 @@ window.addEventListener("pageshow", (event) => {
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copy]");
   if (!button) return;
-  await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent.trim());
-  button.textContent = "Copied";
+  const source = document.getElementById(button.dataset.copy);
+  try {
+    await navigator.clipboard.writeText(source.textContent.trim());
+    button.textContent = "Copied";
+  } catch { // there is no clipboard without HTTPS, and the user can refuse access to it
+    window.getSelection().selectAllChildren(source);
+    button.textContent = "Selected: copy with the keyboard";
+  }
 });
 
 // ---- Durations -----------------------------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ document.addEventListener("click", (event) => {
 // ---- Unsaved input -------------------------------------------------------------------------------------------------
 let isChanged = false;
 document.addEventListener("input", (event) => {
-  if (event.target.form?.matches("[data-guard]") && event.target.name !== "markdown") isChanged = true;
+  if (event.target.form?.matches("[data-guard]") && !["markdown", "document"].includes(event.target.name)) isChanged = true;
 });
 window.addEventListener("beforeunload", (event) => {
   if (isChanged) event.preventDefault();
@@ -205,8 +205,10 @@ document.addEventListener("htmx:beforeSwap", (event) => {
 document.addEventListener("htmx:afterSettle", () => {
   const formatted = document.getElementById("formatted");
   if (formatted) {
-    if (formatted.matches("[data-from-table]")) code?.replaceWithoutFocus(formatted.value);
-    else code?.replace(formatted.value);
+    if (formatted.matches("[data-from-table]")) {
+      code?.replaceWithoutFocus(formatted.value);
+      isChanged = true; // the buttons of the table fire no input event
+    } else code?.replace(formatted.value);
     formatted.remove();
   }
   begin();
