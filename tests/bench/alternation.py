@@ -11,7 +11,7 @@ Measurement = Callable[[], float | None]
 def alternate(alternatives: Mapping[str, Measurement], *, rounds: int, warm_up: bool = True) -> dict[str, list[float]]:
     """Measure each alternative once per round. Return the results: return values, or seconds if there is none.
 
-    The first round is a warm-up and is not counted. Every other round is reversed, so that the order varies.
+    With `warm_up`, an additional first round is not counted. Every other round is reversed, so that the order varies.
     """
     measurements: dict[str, list[float]] = {name: [] for name in alternatives}
     for number in range(0 if warm_up else 1, rounds + 1):

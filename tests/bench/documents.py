@@ -75,7 +75,7 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
         override_settings(SLUICE=settings.SLUICE.model_copy(update={"etl_cache_dir": Path(folder)})),
     ):
         provider = engines.provider()
-        assert isinstance(provider, LocalProvider), "ETL_OCR_PROVIDER is not the stage's provider"
+        assert isinstance(provider, LocalProvider), "ETL_OCR_PROVIDER is not local"
         try:
             for sample in (prose(pages), invoices(pages)):
                 text(report, provider, sample, Path(folder), rounds=rounds)

@@ -144,7 +144,7 @@ def test_a_link_for_a_program_is_created_and_copied(
 
 
 @pytest.mark.slow
-def test_a_file_can_be_dropped_on_the_list(dataset: Dataset, page: Page, tmp_path: Path) -> None:
+def test_an_uploaded_file_fills_the_list(dataset: Dataset, page: Page, tmp_path: Path) -> None:
     file = tmp_path / "pairs.csv"
     file.write_text("key,effectiveDate\nJFK,2024-02-29\nLGA,2024-03-01\n")
     page.goto("/app/exports/new")

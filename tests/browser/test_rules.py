@@ -582,7 +582,7 @@ def test_it_fits_a_phone(page: Page, alice: User, models: ModelServer) -> None:
 
 
 @pytest.mark.slow
-def test_a_fall_of_the_accuracy_is_marked(page: Page, alice: User) -> None:
+def test_a_drop_in_accuracy_is_marked(page: Page, alice: User) -> None:
     scenes_rules.evaluated(alice)
     page.goto(scenes_rules.path_of(alice, "/evaluations?a=1&b=2"))
     color = "each => getComputedStyle(each).color"

@@ -13,12 +13,13 @@ from random import Random
 from config.dev.stack import process_tree
 from config.dev.stack.process import Process
 from tests.broker import valkey
+from tests.chaos.documents import ALL
 from tests.chaos.points import POINTS
 from tests.chaos.proxy import Proxy
 from tests.chaos.site import Site
 from tests.integration import faulty_s3
 
-MAX_SECONDS = 6.0  # duration of a fault: two leases
+MAX_SECONDS = 6.0  # longest duration of a fault: two leases
 CRASH_POINTS = sorted(name for name in POINTS if name != "reaper took back")
 
 
@@ -107,7 +108,7 @@ class FaultInjector:
 
     def triple_messages(self, fault: Fault) -> None:
         broker, random = valkey(), Random(fault.pick)
-        for queue in ("exports", "bundles", "webhooks", "maintenance", "etl-ocr", "etl-postprocess"):
+        for queue in ALL.split(","):
             messages = broker.lrange(queue, 0, 200) * 2
             random.shuffle(messages)
             if messages:

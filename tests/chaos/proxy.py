@@ -64,7 +64,7 @@ class Proxy:
     # ---- Faults ----------------------------------------------------------------------------------------------------
 
     def remove_faults(self) -> None:
-        """Remove all faults."""
+        """Forward all bytes again. The requests of `lose_reply_to` and `stall_request` stay selected."""
         self.run(self.change(flows=True, refuses=False, rate=0))
 
     def stall(self) -> None:
@@ -91,7 +91,7 @@ class Proxy:
         self.text, self.times, self.lost = text.encode(), 1, 0
 
     def stall_request(self, pattern: str, *, times: int = 1) -> None:
-        """Stall the next `times` requests that match the regular expression: their connections forward no bytes."""
+        """Stall the next `times` requests that match the regular expression, after the block with the match."""
         self.stuck += [pattern.encode()] * times
 
     def close(self) -> None:

@@ -79,9 +79,9 @@ class FaultyMinerU(V4Server):
             job.polls = 1_000_000
         if b">endless<" in job.document and is_result:
             return self.endless
-        self.result = next((make() for mark, make in ARCHIVES.items() if is_result and mark in job.document), None)
-        if self.result and is_result:
-            return reply_zip(self.result)
+        archive = next((make() for mark, make in ARCHIVES.items() if is_result and mark in job.document), None)
+        if archive:
+            return reply_zip(archive)
         return super().job_reply(job, call, is_result=is_result)
 
     def never_respond(self, _to: BaseHTTPRequestHandler) -> None:

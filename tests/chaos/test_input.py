@@ -171,7 +171,7 @@ def send_again(exchange: Exchange) -> int:
 def repeat_refused(site: Site, exchanges: list[Exchange]) -> int:
     """Repeat a sample of the refused requests, and assert that they change nothing.
 
-    No workers are running, so that nothing else writes. Return the number of requests that were refused again.
+    Kill the workers and beat first, so that nothing else writes. Return the number of requests that were refused again.
     """
     for process in (*site.workers, *site.beats):
         process.kill()

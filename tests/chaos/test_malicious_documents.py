@@ -15,14 +15,14 @@ from rules.models import Rule
 from tests import samples
 from tests.chaos.documents import ALL, REAL, code_of, markdown_of, send, settle, submit
 from tests.chaos.site import Site
-from tests.chaos.watch import memory
+from tests.chaos.watch import Monitor, memory
 from tests.integration.etl_factories import make_rule
 from tests.integration.test_local_provider import half
 from tests.samples import hostile
 from tests.waiting import wait_until
 
 MAX_MEMORY = 200  # MB of a worker
-MAX_READER_MEMORY = 1200  # MB of its parser process, which is killed above 1 GB, checked five times a second
+MAX_READER_MEMORY = 1200  # MB of the process of a document, which is killed above 1 GB, checked five times a second
 COMPLETED = ("completed", "postprocess")
 
 
@@ -100,6 +100,7 @@ def test_every_malformed_document_gets_its_documented_error_and_the_next_is_read
     settle(submit(site, SMALL, name="a.pdf", rule=rule))
     pids = sorted(site.children())
 
+    readers = Monitor(site.source.url, site.readers)  # the process of a document exits after it
     began = time.monotonic()
     sent = {
         name: (send(site, one.content, name=one.name, rule=rule), submit_valid(site, rule))
@@ -111,7 +112,9 @@ def test_every_malformed_document_gets_its_documented_error_and_the_next_is_read
     bad = {name: task_of(response) for name, (response, _) in sent.items() if response.status_code == 202}
     nexts = [next_one for _, next_one in sent.values()]
     settle(*chain(bad.values(), nexts), limit=200)
-    site.record_duration("21: 28 malformed documents, and as many valid ones", time.monotonic() - began)
+    readers.stop()
+    count = len(BAD_DOCUMENTS)
+    site.record_duration(f"21: {count} malformed documents, and as many valid ones", time.monotonic() - began)
 
     assert {name: code_of(task) for name, task in bad.items()} == {
         name: ocr_error(one.code) for name, one in BAD_DOCUMENTS.items() if one.response == 202
@@ -123,7 +126,7 @@ def test_every_malformed_document_gets_its_documented_error_and_the_next_is_read
     )
     assert sorted(site.children()) == pids, "the worker process crashed"
     assert max(map(memory, pids)) < MAX_MEMORY
-    assert max(map(memory, site.readers())) < MAX_READER_MEMORY
+    assert 0 < max(readers.most_memory.values()) < MAX_READER_MEMORY, readers.whose
 
 
 def shuffled(site: Site) -> list[tuple[str, BadDocument]]:

@@ -55,7 +55,7 @@ def used(site: Site) -> int:
 
 
 def test_graceful_shutdown_hands_chunks_to_another_worker(site: Site) -> None:
-    """17: it finishes short work. Another worker continues the rest, and no attempt is counted."""
+    """17: the worker finishes short work. Another one starts the rest again, and no attempt is counted."""
     site.source.behave("QUERY", rows=10, pause=60)
     site.source.behave("UPLOAD", rows=TWO_PARTS)
     site.points.arm("part handed over", "wait", key="UPLOAD")

@@ -120,8 +120,8 @@ def test_lost_storage_replies_cost_nothing(site: Site) -> None:
     site.start_worker()
     site.start_beat()
     site.start_web()
-    texts = {"PUT": "/SMALL_20240228.csv", "COMPLETE": "<CompleteMultipartUpload", "COPY": "x-amz-copy-source: "}
-    for key, text in (("SMALL", texts["PUT"]), ("LARGE", texts["COMPLETE"]), ("COPIED", texts["COPY"])):
+    requests = {"SMALL": "/SMALL_20240228.csv", "LARGE": "<CompleteMultipartUpload", "COPIED": "x-amz-copy-source: "}
+    for key, text in requests.items():
         site.storage.lose_reply_to(text)
         job = site.submit(key)
         site.settle(job)

@@ -152,7 +152,9 @@ def test_the_page_and_the_help_list_the_same_exit_codes(sluice: Cli) -> None:
 def test_every_command_is_on_the_page(sluice: Cli) -> None:
     """C3."""
     page = PAGE.read_text()
-    for group in ("", "export", "document", "rule"):
+    for group in ("", "export", "export schedule", "document", "document batch", "rule"):
         output = sluice(*group.split(), "--help").text.partition("Commands:")[2].partition("Exit codes")[0]
-        for name in re.findall(r"^  (\w+) ", output, re.MULTILINE):
+        names = re.findall(r"^  ([\w-]+) ", output, re.MULTILINE)
+        assert len(names) > 5, group
+        for name in names:
             assert re.search(rf"(sluice {group} {name}|`{name}`)".replace("  ", " "), page), f"{group} {name}"

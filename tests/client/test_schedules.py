@@ -130,11 +130,11 @@ def test_results_of_documents_are_requested_by_filters(slots: int, sluice: Cli) 
 def test_results_of_documents_are_scheduled(slots: int, sluice: Cli) -> None:
     """A36, A33."""
     Dataset.objects.provide_built_in()
-    create = ("export", "schedule", "create", "documents", "--name", "Results", *DAILY)
-    made = sluice(*create, "--status", "completed", "--format", "parquet").word
+    command = ("export", "schedule", "create", "documents", "--name", "Results", *DAILY)
+    made = sluice(*command, "--status", "completed", "--format", "parquet").word
     assert Schedule.objects.get(pk=made).request == {"dataset": "documents", "status": "completed", "format": "parquet"}
     assert "Exports   documents: status completed" in sluice("export", "schedule", "show", made).text
     job = Job.objects.get(pk=sluice("export", "schedule", "run", made).word)
     assert set(job.filters or {}) == {"status", "dateFrom", "dateTo"}
-    refused = sluice(*create, "--rule", "999999", code=5).err
+    refused = sluice(*command, "--rule", "999999", code=5).err
     assert "/request/ruleId: Rule not found." in refused

@@ -99,6 +99,7 @@ def test_tripled_messages_have_one_effect(alice: User, rule: Rule, workers: Work
     workers.start(BOTH_QUEUES, concurrency=4)
     wait_until(lambda: completed(*tasks))
     wait_until(lambda: not valkey().llen("etl-ocr") and not valkey().llen("etl-postprocess"))
+    wait_until(lambda: not valkey().hlen("unacked"))
 
     assert [ocr_calls(task) for task in tasks] == [1] * 15
     assert post_calls(rule) == 15

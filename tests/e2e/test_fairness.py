@@ -71,22 +71,6 @@ def test_a_small_job_alternates_with_a_large_one(large: Job, dataset: Dataset, b
     assert counts[large.pk] >= SMALL - 1
 
 
-@pytest.mark.slow
-def test_many_small_jobs_do_not_starve_a_large_one(large: Job, dataset: Dataset, bob: User) -> None:
-    """A10, A37: the large job gets every second claim while another user has twenty small jobs, at the same time or one
-    after another.
-    """
-    at_once = [make_job(dataset, bob, SMALL, key=f"SMALL{n}") for n in range(20)]
-    counts = claims_until(lambda counts: all(counts[job.pk] == SMALL for job in at_once))
-    assert 20 * SMALL - 1 <= counts[large.pk] <= 20 * SMALL + 1
-
-    before = Job.objects.get(pk=large.pk).done
-    for number in range(20):
-        one = make_job(dataset, bob, SMALL, key=f"NEXT{number}")
-        claims_until(lambda counts, one=one: counts[one.pk] == SMALL)  # type: ignore[misc]
-    assert Job.objects.get(pk=large.pk).done - before >= 20 * (SMALL - 1)
-
-
 def test_a_job_with_only_retries_takes_its_turn(dataset: Dataset, alice: User, bob: User, slots: int) -> None:
     """A10, A17: the source has recovered from an outage, and the retries are due before a job that came later."""
     large = make_job(dataset, alice, 200, key="LARGE")

@@ -352,9 +352,9 @@ def test_streams_hold_no_connection_to_the_database(
 ) -> None:
     """Open more streams than the pool has connections. The API still responds."""
     job = make_job(dataset, alice, 1)
-    streams = [clients(token).watch(job) for _ in range(3 * settings.SLUICE.database_pool_size)]
+    for _ in range(3 * settings.SLUICE.database_pool_size):
+        clients(token).watch(job)
 
-    assert len(streams) == 30
     assert clients(token).request(f"/exports/{job.pk}").status == 200
 
 

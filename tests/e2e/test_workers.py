@@ -114,7 +114,7 @@ def test_the_chunk_of_a_killed_worker_ends_with_the_same_bytes(
 def test_the_parquet_file_of_a_killed_worker_is_written_once(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers
 ) -> None:
-    """A12, A30: SIGKILL while parts are uploaded. The reaper ends the call, aborts the upload, and frees the slot."""
+    """A12, A30: SIGKILL while parts are uploaded. The call ends. The reaper aborts the upload, and frees the slot."""
     source_db.execute(DENSE.format(seconds=1))
     workers.start("bundles,maintenance")
     workers.start_beat()
@@ -181,9 +181,7 @@ def test_graceful_shutdown_hands_the_chunk_to_another_worker(
 
 
 @pytest.mark.slow
-def test_lost_messages_delay_a_job_by_one_reaper_interval_at_most(
-    dataset: Dataset, alice: User, workers: Workers
-) -> None:
+def test_the_reaper_sends_lost_messages_again(dataset: Dataset, alice: User, workers: Workers) -> None:
     """A12."""
     make_job(dataset, alice, 5)
     lose_messages()
@@ -221,7 +219,6 @@ def test_logs_hold_no_rows_tokens_or_paths(
     assert done["request_id"] == response["X-Request-ID"]
     assert done["job_id"] == path.rpartition("/")[2]
     assert done["chunk_id"]
-    assert path.rpartition("/")[2] in logs  # the job's id
     for secret in ("SECRETKEY", "things/2024", "_receipts/", "token="):
         assert secret not in logs, secret
 

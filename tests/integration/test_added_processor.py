@@ -14,8 +14,6 @@ from tests.integration.stage_runs import row_of, run
 RULES = "/api/v1/etl/rules"
 NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "calls": 0}
 
-pytestmark = pytest.mark.usefixtures("configure_stages")
-
 
 @pytest.fixture(autouse=True)
 def _custom_processor(settings: Any, configure_stages: object) -> None:

@@ -306,7 +306,7 @@ def test_a_hanging_storage_loses_no_lease_before_a_snapshot(
     older: Job, dataset: Dataset, alice: User, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A18, A40."""
-    job = make_job(dataset, alice, 1, reuse="never", allow_degraded=True)
+    job = make_job(dataset, alice, 1, reuse="never")
     run(3)
     Chunk.objects.filter(status="retrying").update(available_at=Now())
     change_settings(settings, export_lease_seconds=3)

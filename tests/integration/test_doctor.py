@@ -77,7 +77,7 @@ def run(*options: str) -> tuple[int, str]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("dataset")
-def test_it_runs_every_check_and_cleans_up(settings: LazySettings) -> None:
+def test_it_runs_every_check_and_cleans_up() -> None:
     """C6."""
     status, printed = run("--json")
     document = json.loads(printed)
@@ -86,10 +86,8 @@ def test_it_runs_every_check_and_cleans_up(settings: LazySettings) -> None:
     assert failures == {"workers.queues", "database.ticks"}
     assert all(line["do"] for line in document["findings"] if line["level"] != "ok")
     subjects = (system_checks, database, source, storage, workers, peers)
-    every = {
-        f"{each.SUBJECT.name}.{c.__name__.removeprefix('check_')}" for each in subjects for c in each.SUBJECT.checks
-    }
-    every |= {f"broker.{check.__name__.removeprefix('check_')}" for check in redis.CHECKS}
+    every = {f"{each.SUBJECT.name}.{name_of(check)}" for each in subjects for check in each.SUBJECT.checks}
+    every |= {f"broker.{name_of(check)}" for check in redis.CHECKS}
     every -= {"source.conflicts"}  # this check is only for replicas
     assert {line["check"] for line in document["findings"]} == every
     assert not list(objects.list_objects(writability.PREFIX))
@@ -116,9 +114,7 @@ def test_it_prints_no_secret(settings: LazySettings, change: Callable[..., None]
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_unreachable_servers_are_reported_and_the_others_checked(
-    change: Callable[..., None], settings: LazySettings
-) -> None:
+def test_unreachable_servers_are_reported_and_the_others_checked(change: Callable[..., None]) -> None:
     unreachable = SecretStr("redis://:password@127.0.0.1:1/0")
     change(
         source_database_url=SecretStr("postgresql://somebody:password@127.0.0.1:1/source"),
@@ -339,7 +335,7 @@ def broker(check: str) -> tuple[str, str]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_it_checks_a_separate_redis_for_run_states(change: Callable[..., None], settings: LazySettings) -> None:
+def test_it_checks_a_separate_redis_for_run_states(change: Callable[..., None]) -> None:
     assert [subject.name for subject in redis.subjects()] == ["broker"]
     change(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
     assert [subject.name for subject in redis.subjects()] == ["broker", "run_state"]

@@ -192,8 +192,8 @@ def test_the_log_keeps_the_event_of_a_deleted_document(alice: User, api: APIClie
 
 
 # ---- Batches --------------------------------------------------------------------------------------------------------
-def test_a_batch_publishes_its_end_once(alice: User, api: APIClient, endpoint: Receiver) -> None:
-    """B35: publishing the same subject and number again has no effect. A larger number is a new event."""
+def test_an_event_that_is_published_again_has_no_effect(alice: User, api: APIClient, endpoint: Receiver) -> None:
+    """B35: it has the same subject and number. A larger number is a new event."""
     subscribe(api, endpoint.url, "batch.completed")
 
     def publish(seq: int) -> int:

@@ -409,6 +409,7 @@ def test_the_page_shows_the_invoice_and_its_source(alice: User, local: Configure
     page = client.get(f"/app/documents/{task.pk}").content.decode()
     assert "From the e-invoice" in page
     assert "By the model" not in page
+    assert "<caption>Lines" in page
     assert re.search(r"<td>Steel brackets, 40 mm</td>.*?<td class=\"number\">378.00</td>", page, re.DOTALL)
     assert "E-invoice CII EN 16931" in page
     tree = client.get(f"/app/documents/{task.pk}?json=tree").content.decode()

@@ -28,7 +28,7 @@ def run_check(**variables: str) -> tuple[int, str]:
          "(etl.E003) ETL_OCR_PROVIDER: pathlib.Path is not a subclass of OCRProvider."),
     ],
 )  # fmt: skip
-def test_it_refuses_an_unknown_dotted_path(name: str, value: str, message: str) -> None:
+def test_it_refuses_settings_that_do_not_work(name: str, value: str, message: str) -> None:
     """B22."""
     code, errors = run_check(**{name: value})
 

@@ -282,8 +282,7 @@ def test_a_transient_failure_is_retried(alice: User) -> None:
     """B2, B9: the attempt is counted, the status does not change, and a delayed message is sent for the next one."""
     lose_messages()
     task = make_task(alice, "once:raise ProviderUnavailable")
-    lose = valkey()
-    lose.delete("etl-ocr")
+    valkey().delete("etl-ocr")
     assert run(task, Stage.OCR) == [False]
     state = seen(task)
     assert (state.status, state.error, state.attempts["ocr"]) == ("mineru_parsing", None, 1)
@@ -388,7 +387,7 @@ def test_a_stage_that_takes_too_long_is_stopped(
     assert (error["code"], error["stage"], error["retryable"]) == (code, stage, True)
 
 
-def test_unexpected_errors_have_a_generic_text(alice: User, capfd: pytest.CaptureFixture[str]) -> None:
+def test_unexpected_errors_have_a_generic_text(alice: User) -> None:
     """B9: the error's text may contain content of the document, so it is not shown."""
     task = make_task(alice, "raise Unexpected")
     for _ in range(3):
@@ -523,7 +522,7 @@ def test_a_stage_taken_by_another_worker_is_not_logged_as_released(
     ("retry_after", "delays"),
     [(None, [(0.1, 0.2), (0.1, 0.2)]), ("0.15", [(0.15, 0.15)] * 2), ("9999", [(0.2, 0.2)] * 2)],
 )
-def test_backoff_grows_and_respects_retry_after(
+def test_backoff_has_jitter_and_respects_retry_after(
     alice: User, retry_after: str | None, delays: list[tuple[float, float]]
 ) -> None:
     """B2: the delay has jitter. `Retry-After` is followed up to the maximum delay."""
@@ -665,18 +664,17 @@ def test_the_pause_of_a_refused_stage_grows(alice: User, proxy: Proxy, configure
     task = make_task(alice)
     proxy.inject("PUT", "etl/tasks", answer_500, times=1000)
     run(task, Stage.OCR)
-    for seconds, at_least, at_most in ((0, 0, 4), (100, 24, 27), (1000, 58, 61)):
+    for seconds, at_least, at_most in ((0, 1, 4), (100, 25, 28), (1000, 60, 60)):
         refused_for(task, seconds)
         run_when_due(task, Stage.OCR)
-        now, micros = valkey().time()
-        assert at_least <= seen(task).available_at - now - micros / 1e6 <= at_most
+        pause = seen(task).available_at - seen(task).updated_at.timestamp()
+        assert at_least - 0.01 <= pause <= at_most + 0.01
 
 
 def test_another_error_resets_the_time_of_the_first_refusal(alice: User, proxy: Proxy) -> None:
     """A40: otherwise, attempts would count too early after the next refusal."""
     task = make_task(alice, "once:raise ProviderUnavailable")
-    proxy.inject("PUT", "", answer_500, times=1)
-    proxy.inject("PUT", "", answer_500, times=1)
+    proxy.inject("PUT", "", answer_500, times=2)
     storage.suspect()
     run(task, Stage.OCR)
     assert seen(task).refused_at > 0

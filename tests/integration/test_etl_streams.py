@@ -1,7 +1,7 @@
 """B5, A25: events of task streams, their sources, and their numbers."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -243,7 +243,7 @@ def test_without_redis_streams_are_built_from_rows(
     assert (event, data["status"]) == ("status", "completed")
 
 
-def test_all_kinds_of_streams_share_a_limit(api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limits_of_streams_apply_to_tasks(api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """A25: one user cannot open all streams of a process."""
     task = make_task(alice)
     for name, status in (("MAX_STREAMS", 503), ("MAX_STREAMS_PER_USER", 429)):
@@ -257,19 +257,17 @@ def test_all_kinds_of_streams_share_a_limit(api: APIClient, alice: User, monkeyp
 def test_a_stream_ends_with_its_task(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """A25."""
     monkeypatch.setattr(TaskEventHub, "poll_seconds", 0.01)
-    completed: list[Mapping[int, int]] = []
     task = make_task(alice)
     number = state_of(task).number
 
     async def listen() -> bytes:
         listener = TaskListener(task.pk, Credential(alice.pk), number)
         listener.status = "pending"
-        parts = []
+        parts: list[bytes] = []
         async for part in streams.EventStream(TaskEventHub, listener, opening=b""):
-            parts.append(part)
-            if not completed:
+            if not parts:
                 await streams.in_thread(complete, task)
-                completed.append({})
+            parts.append(part)
         return b"".join(parts)
 
     events = events_in(asyncio.run(listen()))

@@ -73,8 +73,9 @@ def test_links_of_a_refused_form_lead_to_the_page(alice: User, me: Client, rule:
 @pytest.mark.parametrize("version", ["abc", "0", "2", str(10**30)])
 def test_an_unknown_version_is_not_evaluated(alice: User, me: Client, rule: Rule, version: str) -> None:
     """The current version must not be evaluated instead, which costs tokens."""
-    read_document(alice, rule=rule)
-    me.post(url(rule, "evaluations/start"), {"version": version})
+    Sample.objects.create(rule=rule, task=read_document(alice, rule=rule), expected=EXPECTED)
+    response = me.post(url(rule, "evaluations/start"), {"version": version}, follow=True)
+    assert "The rule has no such version." in text(response)
     assert not Evaluation.objects.exists()
 
 
@@ -100,8 +101,8 @@ def test_a_sample_is_added_and_evaluated(alice: User, me: Client, rule: Rule) ->
 @pytest.mark.parametrize(
     ("typed", "field", "why"),
     [
-        ({"task": "x"}, "id_task", "Task not found."),
-        ({"expected": "{"}, "id_expected", "not JSON"),
+        ({"task": "seventeen"}, "id_task", "Task not found."),
+        ({"expected": '{"broken": '}, "id_expected", "not JSON"),
         ({"expected": '{"number": "1"}'}, "id_expected", "'total' is missing"),
     ],
 )
@@ -180,9 +181,11 @@ def test_an_evaluation_is_cancelled_and_a_sample_deleted(alice: User, me: Client
     assert "Sample deleted." in text(me.post(url(rule, f"samples/{sample.pk}/delete"), follow=True))
 
 
-def test_other_users_rules_are_not_found(bob: User, rule: Rule) -> None:
+def test_other_users_rules_are_not_found(alice: User, bob: User, rule: Rule) -> None:
+    sample = Sample.objects.create(rule=rule, task=read_document(alice, rule=rule), expected=EXPECTED)
+    evaluations.start(access.changeable(alice, rule.pk), rule.pk, version=None, user=alice)
     other = browser_of(bob)
     for rest in ("evaluations", "accuracies"):
         assert other.get(url(rule, rest)).status_code == 404
-    for rest in ("evaluations/start", "samples", "evaluations/1/cancel", "samples/1/delete"):
+    for rest in ("evaluations/start", "samples", "evaluations/1/cancel", f"samples/{sample.pk}/delete"):
         assert other.post(url(rule, rest)).status_code == 404

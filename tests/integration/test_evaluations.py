@@ -353,7 +353,7 @@ def test_an_exhausted_budget_does_not_count_against_the_rule(
         ("LlmRefused", "completed", 0),
     ],
 )
-def test_errors_of_the_installation_do_not_count_against_the_rule(
+def test_permanent_errors_count_against_the_rule_unless_the_installation_causes_them(
     alice: User, api: APIClient, rule: Rule, settings: LazySettings, case: Any
 ) -> None:
     """B38: none of these errors is retried."""

@@ -175,7 +175,7 @@ def test_it_rejects_a_receipt_that_differs_from_its_job(packed: Job, change: dic
 
 @pytest.fixture
 def cached(alone: Dataset, alice: User) -> File:
-    """The file of a successful export, at a path at which two more chunks of other jobs end without success."""
+    """The file of a successful export, as recorded in the reuse cache."""
     run_batches(make_job(alone, alice, 1), 1)
     return File.objects.get()
 

@@ -202,7 +202,7 @@ def test_without_a_worker_the_response_has_retry_after(
 
 
 def test_a_page_that_cannot_be_drawn_is_not_drawn_again(api: APIClient, alice: User) -> None:
-    """The reader process crashes on this document. The worker survives, and later requests do not draw it again."""
+    """The document is damaged. Later requests do not draw it again."""
     task = submit(alice, pages(1))
     run(task)
     replace(task, b"not a PDF any more", "pdf")

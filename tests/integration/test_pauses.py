@@ -2,7 +2,6 @@
 
 from urllib.parse import urlsplit
 
-import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
 
@@ -15,15 +14,10 @@ from tests.integration.factories import make_job
 CHUNKS = 40
 
 
-@pytest.fixture
-def proxy(proxy: faulty_s3.Proxy, settings: LazySettings) -> faulty_s3.Proxy:
-    change_settings(settings, export_backoff_base_seconds=60)
-    return proxy
-
-
 def test_a_dataset_whose_files_are_refused_pauses_and_others_continue(
-    dataset: Dataset, alice: User, proxy: faulty_s3.Proxy
+    dataset: Dataset, alice: User, proxy: faulty_s3.Proxy, settings: LazySettings
 ) -> None:
+    change_settings(settings, export_backoff_base_seconds=60)
     other = Dataset.objects.create(name="others", function="data.rows_for", base_path="others")
     refused = make_job(dataset, alice, CHUNKS)
     healthy = make_job(other, alice, CHUNKS)

@@ -19,6 +19,8 @@ from etl.providers.base import Document
 from etl.providers.mineru import MinerUProvider
 from tests.conftest import change_settings
 
+ConnectTo = Callable[[str], list[dict[str, Any]]]
+
 
 def ask_mineru(settings: LazySettings, url: str, folder: Path) -> None:
     changes = {"etl_mineru_url": AnyHttpUrl(url), "etl_mineru_protocol": "v4", "etl_mineru_api_key": SecretStr("pearl")}
@@ -42,7 +44,7 @@ def ask_model(_settings: LazySettings, url: str, _folder: Path) -> None:
 @pytest.fixture(params=[(ask_mineru, "mineru_unavailable"), (ask_model, "llm_unavailable")], ids=["mineru", "llm"])
 def connect_to(
     request: pytest.FixtureRequest, settings: LazySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], list[dict[str, Any]]]:
+) -> ConnectTo:
     """Return a function that calls an unreachable server and returns the log events about it."""
     ask, event = request.param
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"):
@@ -55,9 +57,6 @@ def connect_to(
         return [dict(line) for line in lines if line["event"] == event]
 
     return lines_of
-
-
-ConnectTo = Callable[[str], list[dict[str, Any]]]
 
 
 def test_a_server_that_is_down_is_logged_with_the_cause(connect_to: ConnectTo, closed_port: int) -> None:

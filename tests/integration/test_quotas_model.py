@@ -120,13 +120,14 @@ class Quotas(RuleBasedStateMachine):
         Chunk.objects.filter(status="retrying").update(available_at=Now() - timedelta(seconds=1))
 
     @precondition(lambda self: self.model.reusable_chunks())
-    @rule(is_there=st.booleans())
-    def look(self, *, is_there: bool) -> None:
+    @rule(has_files=st.booleans())
+    def reuse_files(self, *, has_files: bool) -> None:
+        """Claim reusable chunks. End them as reused, or return them because their files are missing."""
         claims = leases.claim_reusable(batch=2)
         pairs = [(claim.chunk_id, claim.token) for claim in claims]
         for pair in pairs:
             self.model.claim_reusable(*pair)
-        if is_there:
+        if has_files:
             outcomes.finish([(claim, result_of(claim, source=Source.REUSED)) for claim in claims])
             self.model.finish(pairs, "reused")
         else:

@@ -4,7 +4,6 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import connection
@@ -211,9 +210,7 @@ def test_run_states_of_missing_documents_are_deleted(alice: User, configure_stag
     assert runstate.read(kept.pk)
 
 
-def test_it_reports_an_unreachable_server(
-    alice: User, configure_stages: ConfigureStages, settings: LazySettings
-) -> None:
+def test_it_reports_an_unreachable_server(alice: User, configure_stages: ConfigureStages) -> None:
     configure_stages(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"), redis_url=SecretStr("redis://127.0.0.1:1/0"))
     with pytest.raises(CommandError, match="Run the command again"):
         reconcile()

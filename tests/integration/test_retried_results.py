@@ -7,6 +7,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from rest_framework.test import APIClient
 
+from etl import runstate
 from etl.core.states import Stage
 from etl.models import Task
 from etl.pipeline import actions, artifacts
@@ -110,8 +111,6 @@ def test_a_task_that_waits_for_a_worker_is_shown_as_waiting(api: APIClient, alic
 
 
 def test_a_task_held_by_a_worker_is_not_shown_as_waiting(api: APIClient, alice: User) -> None:
-    from etl import runstate
-
     task = make_task(alice, "Hello.")
     assert runstate.start(task.pk, stage=Stage.OCR).moved
     assert shown(api, task)["waiting"] is False

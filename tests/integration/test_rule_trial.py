@@ -186,7 +186,7 @@ def test_deleted_rules_and_rules_of_other_users_are_404(api: APIClient, bob: Use
     assert try_out(APIClient(), rule).status_code == 401
 
 
-def test_no_connection_is_held_during_a_model_call(db: None, models: ModelServer, rule: str, settings: Any) -> None:
+def test_no_connection_is_held_during_a_model_call(models: ModelServer, rule: str) -> None:
     """B27: otherwise, a few trials would occupy all connections of the pool and stop the service."""
     called, may_respond = hold_replies(models)
     size = connections["default"].settings_dict["OPTIONS"]["pool"]["max_size"]

@@ -630,7 +630,7 @@ class ModelComparison:
         valkey().flushdb()
         self.generation = 1
         self.holders: list[RunState] = []
-        self.revisions: list[int] = []
+        self.was_created = False
         self.model = Model()
         self.create()
 
@@ -651,14 +651,14 @@ class ModelComparison:
 
     # ---- Transitions
     def create(self, _number: int = 0) -> None:
-        started = bool(self.revisions)
+        started = self.was_created
         verdict = runstate.create(row(generation=self.generation), stage=Stage.OCR, started=started).verdict
         if self.model.exists and self.model.generation == self.generation:
             assert verdict == "same"
         else:
             assert verdict == "moved"
             self.model = Model(exists=True, generation=self.generation, started=started)
-        self.revisions.append(self.generation)
+        self.was_created = True
 
     def retry(self, number: int) -> None:
         if self.model.exists and self.model.has_ended:

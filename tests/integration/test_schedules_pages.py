@@ -96,8 +96,8 @@ def test_the_preview_shows_five_runs_with_their_dates(me: Client, dataset: Datas
     """A33: errors are shown at their fields."""
     shown = text_of(me.post(reverse("preview-schedule"), filled(first="0", last="0")))
     assert shown.count("<li>") == 5
-    tomorrow = (clock.now() + timedelta(days=2)).date().isoformat()
-    assert f"exports {tomorrow}" in shown
+    in_two_days = (clock.now() + timedelta(days=2)).date().isoformat()
+    assert f"exports {in_two_days}" in shown
     refused = text_of(me.post(reverse("preview-schedule"), filled(cron="61 * * * *", keys="JFK ../x")))
     assert "Times: Not a cron expression: bad minute." in refused
     assert "Keys: Key 2:" in refused

@@ -103,7 +103,8 @@ def test_a_code_is_accepted_once(enrolled: list[str]) -> None:
         assert is_in(client) is expected
 
 
-def test_an_old_code_is_refused(enrolled: list[str], client: Client) -> None:
+def test_an_old_or_future_code_is_refused(enrolled: list[str], client: Client) -> None:
+    SecondFactor.objects.update(counter=0)  # otherwise, the old code would be refused as used
     enter_password(client)
     for drift in (-2, 2):
         enter_code(client, code_of(SecondFactor.objects.get(), drift=drift))
@@ -118,7 +119,7 @@ def test_a_recovery_code_works_once(enrolled: list[str]) -> None:
         enter_code(client, enrolled[0].lower())
         assert is_in(client) is expected
     assert RecoveryCode.objects.count() == 9
-    assert not RecoveryCode.objects.filter(digest__contains=enrolled[1]).exists()
+    assert not RecoveryCode.objects.filter(digest__contains=enrolled[1].replace("-", "")).exists()
 
 
 def test_after_five_wrong_codes_the_password_is_required_again(enrolled: list[str], client: Client) -> None:

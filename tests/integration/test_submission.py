@@ -140,7 +140,7 @@ BAD = [
     ({"items": [ITEM], "limit": 5}, ("/limit", "unknown_field")),
     ({"items": [ITEM], "dataset": "nothing"}, ("/dataset", "unknown_dataset")),
     ({"items": [ITEM], "dataset": 5}, ("/dataset", "unknown_dataset")),
-    ({"items": [ITEM], "dataset": "a\0b"}, ("/dataset", "null_characters_not_allowed")),
+    ({"items": [ITEM], "dataset": "a\0b"}, ("/dataset", "nul")),
 ]
 
 
@@ -153,8 +153,7 @@ def test_invalid_input_is_reported_with_a_pointer_and_writes_nothing(
 
     assert response.status_code == 400
     assert response["Content-Type"] == "application/problem+json"
-    assert wanted[0] in {pointer for pointer, _ in pointers(response)}, response.json()
-    assert wanted in pointers(response) or "null" in wanted[1]
+    assert wanted in pointers(response), response.json()
     assert not Job.objects.exists()
 
 

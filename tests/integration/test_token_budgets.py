@@ -14,6 +14,7 @@ from rest_framework.test import APIClient
 from etl.core.errors import TokenBudgetExceeded
 from etl.core.stage_context import Usage as Spent
 from etl.core.states import Stage
+from etl.maintenance import cleanup
 from etl.models import Allowance, ModelUsage, RuleAllowance, RuleTokens, Task, Usage
 from etl.pipeline import actions, budgets, quotas
 from etl.pipeline.budgets import DailyBudget
@@ -262,9 +263,7 @@ def test_pages_show_budgets_and_the_admin_sets_them(
     assert client.get("/admin/etl/usage/").status_code == 200
 
 
-def test_old_days_are_deleted(models: ModelServer, alice: User) -> None:
-    from etl.maintenance import cleanup
-
+def test_old_days_are_deleted() -> None:
     RuleTokens.objects.create(rule_id=1, day="2020-01-01", tokens=5)
     cleanup.delete_old_usage()
     assert not RuleTokens.objects.exists()

@@ -89,5 +89,5 @@ def test_the_reference_has_every_operation_parameter_and_status(client: Client) 
 
 @pytest.mark.django_db
 def test_the_admin_requires_sign_in(client: Client) -> None:
-    assert client.get("/admin/").status_code == 302
-    assert client.get("/admin/nowhere")["Content-Type"].startswith("text/html")
+    for path in ("/admin/", "/admin/nowhere"):
+        assert client.get(path).status_code == 302

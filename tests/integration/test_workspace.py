@@ -132,7 +132,6 @@ def test_a_folder_deleted_during_creation_is_created_again(cache: Path, monkeypa
 
 
 # ---- No space -------------------------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("configure_stages")
 def test_a_missing_work_folder_is_not_an_error_of_the_document(
     alice: User, configure_stages: ConfigureStages, tmp_path: Path
 ) -> None:

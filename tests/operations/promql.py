@@ -7,7 +7,7 @@ SELECTOR = re.compile(r"(?<![\w:$.])([a-zA-Z_:][\w:]*)(?![\w:])\s*(\{[^}]*\})?(?
 MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"((?:\\.|[^"\\])*)"')
 GROUPING = re.compile(r"\b(by|without|on|ignoring)\s*\(([^)]*)\)")
 RANGE = re.compile(r"\[[^\]]*\]")
-WORDS = {"and", "or", "unless", "bool", "offset", "by", "without", "on", "ignoring"}
+WORDS = {"and", "or", "unless", "bool", "offset"}
 
 
 class Selector(NamedTuple):

@@ -156,8 +156,8 @@ def local(stack: Servers, root: Path) -> dict[str, str]:
 
 # ---- The database ---------------------------------------------------------------------------------------------------
 @pytest.fixture
-def fresh(point: Callable[..., None], settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Create a database with these options, and point the doctor at it. Returns a connection of its owner."""
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A function that creates a database, points the doctor at it, and returns a connection of its owner."""
     server, made = servers.started[0].postgres, []
     with psycopg.connect(server.url(SUPERUSER), autocommit=True) as admin:
 

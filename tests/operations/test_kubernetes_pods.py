@@ -28,7 +28,7 @@ from config.dev.stack.process import Process
 from exports.models import Chunk, Dataset, Job
 from tests.broker import lose_messages, queued, valkey
 from tests.integration.etl_factories import make_task
-from tests.integration.factories import make_job
+from tests.integration.factories import claim_one, make_job
 from tests.operations import manifests
 from tests.operations.manifests import FOLDER, Document, containers, objects, pods, rendered
 from tests.operations.scraper import scraper
@@ -301,10 +301,11 @@ def test_keda_prometheus_queries_match_the_rows(prometheus: Process, dataset: Da
     wait_until(lambda: len(ask(prometheus, "sluice_database_up")) == 2)
 
     make_job(dataset, alice, chunks=5)
+    assert claim_one(backend="test")
     make_task(alice)
     Job.objects.update(created_at=timezone.now() - timedelta(minutes=11))
     # Two chunks wait for a check of their file only, and one is running.
-    Chunk.objects.filter(pk__in=Chunk.objects.values("pk")[:2]).update(reusable=True)
+    Chunk.objects.filter(pk__in=Chunk.objects.filter(status="pending").values("pk")[:2]).update(reusable=True)
     wait_until(lambda: ask(prometheus, queries["worker-exports depth"]) == [3])
     wait_until(lambda: len(age := ask(prometheus, queries["worker-etl-ocr age"])) == 1 and age[0] > 0)
     (age,) = ask(prometheus, queries["worker-exports age"])

@@ -154,7 +154,7 @@ def test_an_export_is_one_trace_from_its_caller_to_object_storage(
 def test_a_document_is_one_trace(trusting: None, traced: Collector, client: Client, workers: Workers) -> None:
     workers.start("etl-ocr,etl-postprocess,maintenance", concurrency=2)
     task = client.submit_document(b"Hello.", CALLERS)
-    wait_until(lambda: traced.named("stage postprocess") and traced.named("run etl.postprocess"))
+    wait_until(lambda: all(map(traced.named, ("POST /api/v1/etl/submit", "run etl.ocr", "run etl.postprocess"))))
     request = one(traced.named("POST /api/v1/etl/submit"))
     stages = [one(traced.named(f"stage {stage}", etl_task_id=task)) for stage in ("ocr", "postprocess")]
     assert all((stage.trace, stage.parent) == (TRACE, request.id) for stage in stages)

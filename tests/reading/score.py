@@ -30,6 +30,8 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="score the readings in --keep instead of reading again")
     parser.add_argument("--verbose", action="store_true", help="print a line for each document, with the missed parts")
     options = parser.parse_args()
+    if options.again and not options.keep:
+        parser.error("--again needs --keep")
     selected = [
         case
         for folder in options.corpus

@@ -2,8 +2,8 @@
 
 python -m tests.samples.make
 
-Requires Noto Sans CJK (Debian: fonts-noto-cjk). All names in the documents are invented. A text file beside each
-document has its true text, with form feeds between pages. A scan has the text of the scanned document.
+Requires Noto Sans CJK (Debian: fonts-noto-cjk). All names in the documents are invented. `invoice.txt` and
+`notice-zh.txt` have the true text of the documents and of their scans, with form feeds between pages.
 """
 
 import io

@@ -71,7 +71,7 @@ def submit_documents(api: APIClient) -> set[str]:
     rule = api.post("/api/v1/etl/rules", PEARLS).json()
     api.patch(f"/api/v1/etl/rules/{rule['rule_id']}", {"json_schema": {"type": "pearl"}})
     place = api.post("/api/v1/etl/uploads", {"filename": "pearl.txt", "content_type": "text/plain", "size": 10}).json()
-    for content, name in ((b"A pearl.", "pearl.txt"), (b"MZ pearl", "pearl.exe"), (b"", "pearl.txt")):
+    for content, name in ((b"A pearl.", "pearl.txt"), (b"MZ pearl", "pearl.exe"), (b"", "empty-pearl.txt")):
         body = {"file": SimpleUploadedFile(name, content), "rule_id": rule["rule_id"]}
         api.post("/api/v1/etl/submit", body, format="multipart", headers={"Idempotency-Key": f"pearl-{name}"})
     for bad in ({"file_key": "pearl"}, {"pearl": "pearl"}, {"rule_id": "pearl"}, {"file_key": place["file_key"]}):

@@ -134,7 +134,7 @@ UNSURE_TEXTS = {
 
 
 @pytest.mark.parametrize(("value", "text"), UNSURE_TEXTS.values(), ids=UNSURE_TEXTS)
-def test_an_amount_as_text_without_its_sign_is_not_sure(value: str, text: str) -> None:
+def test_a_text_without_its_sign_or_another_mark_is_not_sure(value: str, text: str) -> None:
     [found] = citations({"sum": value}, {"/sum": text}, pages=[text]).values()
     assert found["match"] not in SURE
 
@@ -183,7 +183,7 @@ def test_an_amount_in_brackets_elsewhere_is_negative(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["Kugelschreiber –,50 €", "Kugelschreiber -,50 €", "| Stift | –,50 |", "nur € –,50"])
 def test_a_dash_before_cents_may_stand_for_the_euros(text: str) -> None:
-    """`–,50 €` is a German price of 50 cents. Before, it was read as a negative amount."""
+    """A regression test: `–,50 €`, a German price of 50 cents, was read as a negative amount."""
     for value, quotes in product((Decimal("0.5"), Decimal("-0.5")), ({"/price": text}, {})):
         [found] = citations({"price": value}, quotes, pages=[text]).values()
         assert found["match"] == "ambiguous", (value, quotes)

@@ -1,7 +1,6 @@
 """The extraction benchmark: the simulated model, which reads the text in a request, and the scores of results."""
 
 import json
-from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -145,7 +144,7 @@ def task_of(document: Document) -> dict[str, Any]:
     return {"status": "completed", "error": None, "result": result, "metadata": {"warnings": []}}
 
 
-def scored(document: Document, change: Any = deepcopy) -> Score:
+def scored(document: Document, change: Any = lambda _task: None) -> Score:
     task = task_of(document)
     change(task)
     return score(document, task)

@@ -78,9 +78,13 @@ def test_the_first_bytes_determine_the_format(head: bytes, kind: DocumentFormat 
 
 @pytest.mark.parametrize("delimiter", ["\t", ";", "|"])
 def test_decimal_commas_are_not_delimiters(delimiter: str) -> None:
-    """B28"""
+    """B28."""
     text = f"1,5{delimiter}2,5\n3,5{delimiter}4,5\n"
     assert delimiter_of(text, is_named=True) == delimiter
+
+
+def test_quoted_delimiters_do_not_count() -> None:
+    """B28."""
     assert delimiter_of('name,total\n"a;b",1\n"c;d",2\n', is_named=True) == ","
 
 

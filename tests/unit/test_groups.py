@@ -89,7 +89,7 @@ def test_an_excerpt_has_the_headings_and_groups_of_its_rows() -> None:
 
 
 def test_tags_of_a_table_may_be_in_upper_case() -> None:
-    """Processors that were added may write them so."""
+    """The text of custom providers may contain such tags."""
     head = "<TR><TH>Item</TH><TH>Price</TH></TR>"
     content = f"<TABLE>{head}<TR><TD>Lamp</TD><TD>4.00</TD></TR></TABLE>\nEnd"
     [table] = TableHeads(content).tables

@@ -142,7 +142,7 @@ def test_suspicious_requests_are_not_quoted(lines: Lines, client: Client) -> Non
 
 @pytest.mark.parametrize("name", ["botocore.endpoint", "urllib3.connectionpool", "httpx", "django.db.backends"])
 @pytest.mark.usefixtures("_restore_logging")
-def test_libraries_log_warnings_and_errors_only(name: str) -> None:
+def test_debug_and_info_messages_of_libraries_are_not_logged(name: str) -> None:
     stream = configure(level="DEBUG", style="json")
 
     logging.getLogger(name).debug("body: %s", SECRET)

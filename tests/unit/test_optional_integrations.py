@@ -28,7 +28,7 @@ worker_process_init.send(sender=None)
 
 
 def imported(start: str, names: tuple[str, ...], **variables: str) -> list[str]:
-    """Return the modules whose names start so, and that a process with these variables has imported after its start."""
+    """Return the modules with these prefixes that a process with these variables imports during its startup."""
     done = subprocess.run(
         [sys.executable, "-c", LOADED.format(start=start, names=names)],
         env={**os.environ, **variables}, check=False, capture_output=True, text=True,

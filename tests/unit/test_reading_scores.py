@@ -122,6 +122,7 @@ def test_a_table_in_html_has_the_neighbors_of_its_spans() -> None:
         ("2026-03-05", "le 5 mars 2026", True),
         ("2026-03-05", "March 6, 2026", False),
         ("New York-Branch", "NEW\nYORK BRANCH", True),
+        ("12E4", "Article 12E4", True),
         ("NY", "ANYONE", False),
         ("NY", "Albany, NY", True),
     ],

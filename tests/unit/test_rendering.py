@@ -63,13 +63,13 @@ def is_plain(text: str) -> bool:
 def assert_harmless(html: str) -> None:
     for name, attributes in TAG.findall(html):
         assert name.lower() in TAGS, html
+        assert not ATTRIBUTE.sub("", attributes).strip(" /"), html  # other notations, such as `onclick=x`
         for attribute, value in ATTRIBUTE.findall(attributes):
             assert attribute in KNOWN, html
             if attribute == "href":
                 assert value.startswith(("http://", "https://", "mailto:")), html
             if attribute == "class":
-                assert set(value.split()) <= {"left", "center", "right", ""}, html
-        assert "on" not in {attribute[:2] for attribute, _ in ATTRIBUTE.findall(attributes)}
+                assert set(value.split()) <= {"left", "center", "right"}, html
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -196,7 +196,6 @@ def test_ordinary_pages_are_rendered() -> None:
     assert not is_plain(("A line of a contract, as wide as the page is.\n" * 6 + "\n") * 100 + table * 3)
     page = "# A title\n\n" + "A paragraph with *emphasis*, a [link](https://a.example) and `code`.\n\n" * 300
     assert not is_plain(page)
-    assert not is_plain("> " * 12 + "deep")
     assert "deep" in render("> " * 12 + "deep")
     assert is_plain("x" * (MAX_CHARACTERS + 1))
 
