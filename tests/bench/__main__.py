@@ -43,7 +43,7 @@ ROUNDS = 5
 
 
 def main() -> int:
-    names = [*BENCHMARKS, *(number for numbers in BENCHMARKS.values() for number in numbers)]
+    names = list(dict.fromkeys([*BENCHMARKS, *(number for numbers in BENCHMARKS.values() for number in numbers)]))
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -450,7 +450,7 @@ def report_alone(report: Report, alone: Mapping[str, StatementTimes]) -> None:
 
 def report_connecting(report: Report, connection_costs: Sequence[float]) -> None:
     report.series["ledger CPU ms of a new connection"] = list(connection_costs)
-    report.notes.append(f"ledger: a new connection takes {figure(median(connection_costs))} ms of Postgres' CPU.")
+    report.notes.append(f"ledger: a new connection takes {figure(median(connection_costs))} ms of Postgres's CPU time.")
 
 
 def report_rates(report: Report, rates: Sequence[Mapping[str, float]]) -> None:

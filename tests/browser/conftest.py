@@ -4,8 +4,6 @@ Every page must load without errors: an error on the console, an exception in a 
 fails the test.
 """
 
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
 
+from config.dev.demo import screenshot
 from config.dev.stack.processes import Web
 from config.platform.ui.sign_in import CONFIRMED
 from tests.e2e.conftest import workers  # noqa: F401 - a fixture of these tests, too
@@ -29,7 +28,6 @@ from tests.serving import serving, variables
 # On a busy machine, a page can take longer than Playwright's five seconds.
 expect.set_options(timeout=30_000)
 
-CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # By default, Chromium looks up Google hosts at each start.
 NO_BACKGROUND_REQUESTS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -46,11 +44,16 @@ PASSWORD = "only for tests, 1"
 Accessible = Callable[[Page], None]
 
 
+def chromium() -> str:
+    """Return the path of Chromium."""
+    found = screenshot.browser()
+    assert found, "Chromium was not found. Run `make browser` as root, install the package chromium, or set CHROMIUM."
+    return found
+
+
 @pytest.fixture(scope="session")
 def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
-    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUMS)), None)
-    assert found, "No Chromium: run `make browser` as root, install the package chromium, or set CHROMIUM."
-    return {**browser_type_launch_args, "executable_path": found, "args": list(NO_BACKGROUND_REQUESTS)}
+    return {**browser_type_launch_args, "executable_path": chromium(), "args": list(NO_BACKGROUND_REQUESTS)}
 
 
 @pytest.fixture(scope="session")

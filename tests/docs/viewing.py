@@ -3,8 +3,6 @@
 Playwright runs in a separate thread, because its event loop may already be running in this one, for other tests.
 """
 
-import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +14,7 @@ from typing import Any, TypeVar
 
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.browser.conftest import CHROMIUMS, NO_BACKGROUND_REQUESTS
+from tests.browser.conftest import NO_BACKGROUND_REQUESTS, chromium
 
 T = TypeVar("T")
 
@@ -46,10 +44,8 @@ def in_browser(action: Callable[[Browser], T]) -> T:
 
 
 def run(action: Callable[[Browser], T]) -> T:
-    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUMS)), None)
-    assert found, "Chromium was not found. Run `make browser` as root, install the package chromium, or set CHROMIUM."
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=list(NO_BACKGROUND_REQUESTS))
+        browser = playwright.chromium.launch(executable_path=chromium(), args=list(NO_BACKGROUND_REQUESTS))
         try:
             return action(browser)
         finally:

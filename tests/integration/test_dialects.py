@@ -1,8 +1,8 @@
 """Responses of model servers according to their documentation. `tests/dialects` has a file for each server.
 
 An exchange has the `status` and the `body` of a response, and its `outcome`: `data`, or the code of the error.
-Optional: `calls`, the number of calls (by default one); `document`, which is `long` for a document with pages of text;
-and `warning`, the code of a warning.
+Optional: `headers`, those of the response; `calls`, the number of calls (by default one); `document`, which is `long`
+for a document with pages of text; and `warning`, which is `prompt_truncated` if that warning is expected.
 """
 
 import json

@@ -109,6 +109,7 @@ def test_a_draft_in_a_code_fence_is_not_the_answer(models: ModelServer) -> None:
     models.set_default(lambda request: data_reply(final) if is_correction(request) else text_reply(text))
     context = context_of()
     assert Llm().process(ocr_of(INVOICE_PAGE), rule_of(), context=context).data == final
+    assert len(models.requests) == 2
 
 
 # ---- Borders --------------------------------------------------------------------------------------------------------
@@ -200,16 +201,17 @@ def test_a_piece_has_the_heading_of_its_rows(models: ModelServer, text: Callable
 
 
 # ---- Merging --------------------------------------------------------------------------------------------------------
-def with_seller(**seller: Any) -> dict[str, Any]:
-    members = {"name": {"type": ["string", "null"]}, **{name: {"type": ["string", "null"]} for name in seller}}
-    return {
-        "type": "object",
-        "properties": {
-            "seller": {"type": ["object", "null"], "properties": members},
-            "lines": SCHEMA["properties"]["lines"],
+WITH_SELLER: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "seller": {
+            "type": ["object", "null"],
+            "properties": {name: {"type": ["string", "null"]} for name in ("name", "tax_id", "country")},
         },
-        "required": ["lines"],
-    }
+        "lines": SCHEMA["properties"]["lines"],
+    },
+    "required": ["lines"],
+}
 
 
 def sellers(models: ModelServer, *given: dict[str, str]) -> tuple[Any, StageContext]:
@@ -220,7 +222,7 @@ def sellers(models: ModelServer, *given: dict[str, str]) -> tuple[Any, StageCont
         return data_reply({"seller": remaining.pop(0) if remaining else None, "lines": rows_of(request)})
 
     models.set_default(answer)
-    done, context = process(pages_of(250), with_seller(tax_id="", country=""))
+    done, context = process(pages_of(250), WITH_SELLER)
     return done.data["seller"], context
 
 

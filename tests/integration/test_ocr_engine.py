@@ -1,4 +1,4 @@
-"""The OCR engine. Tests run in separate processes, because some of its options apply to a whole process."""
+"""The OCR engine. Its models run in separate processes, because some of its options apply to a whole process."""
 
 import json
 import subprocess
@@ -50,13 +50,15 @@ def output(code: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["Engine().read(page)", "LayoutModel().find(page, 1.0)"])
 def test_models_treat_denormals_as_zero(first: str) -> None:
-    """Before, detection took two and a half times as long. The first model that a process loads sets this option."""
+    """A regression test: detection took two and a half times as long. The first model that a process loads sets this
+    option.
+    """
     assert float(output(DENORMAL.format(first=first))) == 0
 
 
 @pytest.mark.slow
 def test_a_line_is_recognized_identically_alone_and_among_others() -> None:
-    """Before, lines were padded to the width of the longest line, which took longer and changed the result."""
+    """Lines were padded to the width of the longest line, which took longer and changed the result."""
     alone, together, long = json.loads(output(LINES))
     assert alone == together
     assert alone[0] == "Total 42"

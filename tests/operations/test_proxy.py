@@ -24,7 +24,7 @@ from tests.operations.proxy import Proxy
 from tests.serving import token_of, variables
 from tests.waiting import wait_until
 
-MAX_FILE_BYTES = 1_000_000  # bytes of a file
+MAX_FILE_BYTES = 1_000_000
 DATE = "2024-02-28"
 
 
@@ -58,7 +58,7 @@ def start(machine: Machine, proxy: Proxy) -> None:
 
 
 class Client:
-    """One connection to a port of the container, by its local number. The test's teardown closes it."""
+    """One connection to the proxy. `port`: the port in the container. The test's teardown closes the connection."""
 
     opened: ClassVar[list[Any]] = []
 
@@ -241,11 +241,11 @@ def test_connections_per_address_are_limited(machine: Machine, proxy: Proxy, dat
     wait_until(lambda: Client(proxy, alice).request("GET", "/exports").status == 200)
 
 
-def test_browsers_may_ask_before_they_upload(machine: Machine, proxy: Proxy) -> None:
+def test_preflight_requests_reach_the_object_storage(machine: Machine, proxy: Proxy) -> None:
     proxy.replacements["seaweedfs:8333"] = f"127.0.0.1:{machine.web_port}"  # any server
     start(machine, proxy)
 
-    assert Client(proxy, port=8333).request("OPTIONS", "/livez").status != 403
+    assert Client(proxy, port=8333).request("OPTIONS", "/livez").status not in {403, 502, 503}
     assert Client(proxy, port=8333).request("DELETE", "/livez").status == 403
 
 

@@ -66,7 +66,7 @@ def test_the_bucket_aborts_abandoned_uploads_after_a_day(stack_servers: Servers)
     assert response["Rules"][0]["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 1}
 
 
-def test_a_killed_client_does_not_leave_its_query_running(stack_servers: Servers) -> None:
+def test_postgres_is_configured_to_detect_killed_clients_within_a_second(stack_servers: Servers) -> None:
     with psycopg.connect(stack_servers.postgres.url("sluice")) as connection:
         assert connection.execute("SHOW client_connection_check_interval").fetchone() == ("1s",)
 

@@ -73,7 +73,7 @@ def test_another_notation_of_a_number_is_a_change() -> None:
     assert [pointer for pointer, *_ in changes('{"a": 12.5, "b": 1}', '{"a": 12.50, "b": 1.0}')] == ["/a", "/b"]
 
 
-def test_long_lists_are_compared_item_by_item() -> None:
+def test_long_lists_are_compared_position_by_position() -> None:
     count = 2 * MAX_ALIGNED
     before, after = ([{"n": n} for n in range(count)], [{"n": n + 1} for n in range(count)])
     assert sum(pair.is_change for pair in pairs(before, after)) == count
@@ -111,7 +111,8 @@ def test_items_that_may_have_been_replaced_are_uncertain(
 
 def test_everything_in_an_uncertain_item_is_uncertain() -> None:
     before, after = [{"n": [{"a": 1}]}, {"n": [{"a": 2}]}], [{"n": [{"a": 2}, {"a": 3}]}]
-    assert not any(pair.is_certain for pair in pairs(before, after) if pair.pointer_after.startswith("/0/n/0"))
+    found = {pair.pointer: pair.is_certain for pair in pairs(before, after) if pair.pointer_after.startswith("/0/")}
+    assert found == {"/0/n/0/a": False, "/0/n/1": False}
 
 
 def test_equal_items_of_long_sections_are_certain() -> None:
