@@ -395,7 +395,8 @@ def test_leaving_with_unsaved_changes_asks_for_confirmation(editor: Page, rule: 
     page.get_by_label("Name", exact=True).press("End")
     page.keyboard.type(" 2")
     page.on("dialog", stay)
-    page.get_by_role("link", name="Webhooks").click(no_wait_after=True)
+    with page.expect_event("dialog"):
+        page.get_by_role("link", name="Webhooks").click(no_wait_after=True)
     expect(page.get_by_label("Name", exact=True)).to_have_value("Parking tickets of district 0 2")
     assert dialogs == ["beforeunload"]
 
@@ -424,7 +425,8 @@ def test_leaving_asks_after_edits_of_the_table_but_not_after_choosing_a_document
     page.goto(f"/app/rules/{rule.pk}")
     page.locator("#field-1-remove").click()
     expect(page.locator("#field-1-remove")).to_have_count(0)
-    page.get_by_role("link", name="Webhooks").click(no_wait_after=True)
+    with page.expect_event("dialog"):
+        page.get_by_role("link", name="Webhooks").click(no_wait_after=True)
     expect(page.get_by_label("Name", exact=True)).to_be_visible()
     assert dialogs == ["beforeunload"]
 
