@@ -358,7 +358,7 @@ def test_a_batch_of_inbox_files_is_submitted(alice: User, sluice: Cli, document:
     batch = sluice("document", "batch", "submit", "--prefix", "march/", "--name", "March").word
     task = Task.objects.get()
     assert (str(task.batch_id), task.batch and task.batch.name, task.filename) == (batch, "March", "1.txt")
-    assert "--prefix: No file below" in sluice("document", "batch", "submit", "--prefix", "none/", code=5).err
+    assert "--prefix: No path below" in sluice("document", "batch", "submit", "--prefix", "none/", code=5).err
     for files in ((), (document, "--prefix", "")):
         assert "either files or --prefix" in sluice("document", "batch", "submit", *files, code=2).err
 
