@@ -57,6 +57,7 @@ def test_wrong_name_and_wrong_password_give_the_same_error(anonymous: Page, caro
     assert len(messages) == 1
 
 
+@pytest.mark.slow
 def test_a_token_is_shown_once_and_can_be_revoked(page: Page, web: Web, accessible: Accessible) -> None:
     page.goto("/app/account")
     accessible(page)

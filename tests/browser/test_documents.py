@@ -207,6 +207,7 @@ def test_it_continues_when_the_stream_is_cut(page: Page, alice: User, watch: Pag
     expect_status(page, "Completed")
 
 
+@pytest.mark.slow
 def test_a_queued_document_can_be_cancelled(page: Page, alice: User, accessible: Accessible) -> None:
     waiting, running = make_task(alice), make_task(alice)
     begin(running)

@@ -171,6 +171,7 @@ def test_a_dropped_file_that_is_too_large_is_refused(dataset: Dataset, page: Pag
     expect(page.locator("#trouble")).to_contain_text("must not exceed 5,242,880 bytes")
 
 
+@pytest.mark.slow
 def test_the_form_works_by_keyboard_alone(dataset: Dataset, page: Page) -> None:
     page.goto("/app/exports/new")
     page.get_by_label("Dataset").focus()

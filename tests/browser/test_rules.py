@@ -95,6 +95,7 @@ def test_the_empty_list_explains_rules_and_offers_copies(page: Page, alice: User
     accessible(page)
 
 
+@pytest.mark.slow
 def test_a_rule_can_be_created_from_scratch(page: Page, alice: User) -> None:
     page.goto("/app/rules/new")
     page.get_by_label("Name", exact=True).fill("Tickets")

@@ -141,6 +141,7 @@ def test_a_storage_without_ranges_sends_the_whole_file_again(
     assert (sluice.folder / "all.csv").read_bytes() == content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", [problem(403, "AccessDenied"), problem(503, "SlowDown"), cut_after(0)])
 def test_a_refused_presigned_url_is_replaced(
     done: Job, content: bytes, sluice: Cli, storage_proxy: FaultProxy, action: Action

@@ -84,6 +84,7 @@ def contents(operation: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, An
 # ---- Valid ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_is_openapi_3_1() -> None:
     assert document()["openapi"] == "3.1.0"
     validate_schema(document())  # type: ignore[no-untyped-call]

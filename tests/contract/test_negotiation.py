@@ -45,6 +45,7 @@ def code(response: Any, status: int) -> str:
     return str(response.json()["code"])
 
 
+@pytest.mark.slow
 def test_unsupported_methods_are_405_with_an_allow_header(api: APIClient) -> None:
     for path, methods in document()["paths"].items():
         supported = {method.upper() for method in methods}
@@ -55,6 +56,7 @@ def test_unsupported_methods_are_405_with_an_allow_header(api: APIClient) -> Non
             assert allowed - {"HEAD", "OPTIONS"} == supported, (method, path)
 
 
+@pytest.mark.slow
 def test_unsupported_media_types_are_415(api: APIClient, dataset: Dataset, alice: User) -> None:
     """This includes operations without a body."""
     hook = subscriptions.create(user_id=alice.pk, url="https://127.0.0.1/", events=["export.succeeded"])
@@ -95,6 +97,7 @@ def test_unavailable_response_formats_are_406(api: APIClient) -> None:
             assert response.status_code != 406
 
 
+@pytest.mark.slow
 def test_clients_that_accept_the_documented_media_types_are_not_refused(api: APIClient) -> None:
     """C4: this includes operations whose only media type is that of problems, because success has no body."""
     for method, path, operation in requests():

@@ -99,6 +99,7 @@ def fill(dataset: Dataset, user: User, *, first: int, last: int) -> None:
 
 
 # ---- Queries ------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_lists_of_5_and_200_rows_take_the_same_number_of_queries(pages: Client, failed: Job, alice: User) -> None:
     fill(failed.dataset, alice, first=1, last=5)
     few = {model: queries(pages, list_of(model)) for model in LISTS}

@@ -85,6 +85,7 @@ def test_it_counts_pending_and_running_chunks_with_links(pages: Client, dataset:
         assert rows_behind(pages, shown[title][2]) == rows, title
 
 
+@pytest.mark.slow
 def test_workers_are_loaded_with_their_current_work(
     pages: Client, client: Client, dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -806,6 +806,7 @@ def test_copies_of_files_are_deleted_with_their_delivery(dataset: Dataset, alice
     assert len(list(storage.list_objects(f"_receipts/{kept.pk}/"))) == 2
 
 
+@pytest.mark.slow
 def test_a_failed_attempt_leaves_no_copy_that_was_still_running(
     dataset: Dataset, alice: User, proxy: faulty_s3.Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1124,6 +1125,7 @@ def check_delivery(receipt: Receipt, chunks: list[Chunk]) -> None:
         assert content.count(b"\n") == receipt.rows + 1
 
 
+@pytest.mark.slow
 def test_concurrent_exports_of_the_same_files_do_not_make_jobs_fail(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: LazySettings
 ) -> None:

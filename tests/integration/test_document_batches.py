@@ -267,6 +267,7 @@ def test_too_many_files_are_refused_with_their_number_and_the_limit(api: APIClie
     assert_nothing_created()
 
 
+@pytest.mark.slow
 def test_the_files_of_a_form_take_one_file_descriptor(api: APIClient, settings: LazySettings, tmp_path: Path) -> None:
     """B36: a process can only open a thousand files."""
     settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path)

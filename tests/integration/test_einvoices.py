@@ -148,6 +148,7 @@ def test_an_unreadable_xml_file_is_read_as_text(provider: LocalProvider, make_do
     assert "EX-2024-0117" in provider.convert(document, context=StageContext(seconds=60)).markdown
 
 
+@pytest.mark.slow
 def test_a_decompression_bomb_and_a_crashed_process_are_warnings(
     provider: LocalProvider, make_document: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +272,7 @@ def test_a_broken_rule_and_a_page_that_differs_are_warnings(alice: User, local: 
         }
 
 
+@pytest.mark.slow
 def test_an_iban_that_differs_from_the_page_is_a_warning(alice: User, local: ConfigureStages, rule: Rule) -> None:
     """B41"""
     means = (
@@ -348,6 +350,7 @@ def test_an_xml_file_is_accepted_under_any_name(api: APIClient, alice: User, loc
     assert Task.objects.get(pk=response.json()["task_id"]).kind == "xml"
 
 
+@pytest.mark.slow
 def test_a_folder_of_mixed_invoices_becomes_one_parquet_file_with_one_schema(
     api: APIClient, settings: LazySettings, alice: User, local: ConfigureStages, rule: Rule
 ) -> None:
@@ -401,6 +404,7 @@ def named(name: str, content: bytes) -> BytesIO:
 
 
 # ---- Pages and admin ------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_the_page_shows_the_invoice_and_its_source(alice: User, local: ConfigureStages, rule: Rule) -> None:
     """B41"""
     task = task_of(alice, PDF, "pdf", rule)

@@ -400,6 +400,7 @@ def test_recovery_sends_all_messages_over_one_connection(alice: User) -> None:
     assert connection_count() - before < len(tasks) / 2  # this test opens some of them
 
 
+@pytest.mark.slow
 def test_an_unavailable_broker_is_tried_once(alice: User) -> None:
     rule = make_rule(alice)
     tasks = [make_task(alice, rule=rule) for _ in range(5)]

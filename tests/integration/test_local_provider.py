@@ -201,6 +201,7 @@ def test_documents_cannot_forge_page_markers(provider: LocalProvider, make_docum
     assert result.markdown == "<!-- page: 1 -->\n\none\n<!--page: 7 -->\ntwo\n\n"
 
 
+@pytest.mark.slow
 def test_page_rotation_is_applied(provider: LocalProvider, make_document: Maker) -> None:
     with pypdfium2.PdfDocument(samples.sample("invoice.pdf")) as pdf:
         for page, turn in zip(pdf, (90, 270), strict=True):
@@ -226,6 +227,7 @@ def test_a_stamp_at_the_side_of_a_page_is_left_out(provider: LocalProvider, make
     assert stamp["kind"] in {"header", "footer"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crop", ["1000 1000 1200 1200", "595 0 700 842", "-200 -200 -10 -10"])
 def test_a_page_whose_crop_box_is_outside_of_it_is_read_whole(
     provider: LocalProvider, make_document: Maker, tmp_path: Path, crop: str
@@ -296,6 +298,7 @@ def test_low_confidence_has_a_warning(provider: LocalProvider, make_document: Ma
     assert warnings == [("low_confidence", 1)]
 
 
+@pytest.mark.slow
 def test_images_on_pages_with_text_are_read(provider: LocalProvider, make_document: Maker) -> None:
     """A page may have a line of text and a scanned form. The values of the form must not be lost."""
     sheet = make.scanned(samples.sample("invoice.pdf").read_bytes())[0]
@@ -344,6 +347,7 @@ def test_the_boxes_of_a_page_are_part_of_the_result(provider: LocalProvider) -> 
     assert "Steel brackets" in table["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how", [b"3 Tr", b"1 1 1 rg", b"0.05 0 0 0.05 0 0 cm"], ids=["not drawn", "white on white", "too small"]
 )
@@ -359,6 +363,7 @@ def test_white_text_on_a_dark_ground_is_not_hidden(provider: LocalProvider, make
     assert convert(provider, make_document(hostile.page(hostile.stream(content))))[1] == []
 
 
+@pytest.mark.slow
 def test_narrow_spaces_separate_words(provider: LocalProvider, make_document: Maker) -> None:
     """A space of the file separates words, even if justified text makes it narrow."""
     content = b"BT /F 12 Tf 72 700 Td -2.6 Tw (half of the price is due) Tj ET"
@@ -453,6 +458,7 @@ def test_owner_restrictions_do_not_count_as_encryption(provider: LocalProvider, 
     assert "May not be printed" in result.markdown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", [6, 60, 200])
 def test_a_truncated_pdf_is_read_with_a_warning(provider: LocalProvider, make_document: Maker, missing: int) -> None:
     """B18: a result that may be incomplete has a warning."""
@@ -553,6 +559,7 @@ def test_an_exception_in_a_model_fails_the_document(
     assert caught_errors("page") == before + 1
 
 
+@pytest.mark.slow
 def test_an_exception_in_an_office_reader_is_logged_and_counted(
     failing_provider: Callable[[str], LocalProvider], make_document: Maker
 ) -> None:
@@ -576,6 +583,7 @@ def test_a_crash_of_the_sandbox_fails_one_document(provider: LocalProvider, long
     assert convert(provider, long_document)[0].metadata["pages"] == 150
 
 
+@pytest.mark.slow
 def test_a_dead_sandbox_is_replaced(provider: LocalProvider, make_document: Maker) -> None:
     document = make_document(hostile.printed("Once more"))
     convert(provider, document)
@@ -606,6 +614,7 @@ def test_a_hanging_sandbox_is_killed_at_the_deadline(provider: LocalProvider, lo
     assert convert(provider, long_document)[0].metadata["pages"] == 150
 
 
+@pytest.mark.slow
 def test_a_lost_lease_kills_the_sandbox_immediately(provider: LocalProvider, long_document: Document) -> None:
     convert(provider, long_document)
     busy = pid_of(provider)
@@ -658,6 +667,7 @@ def test_the_sandbox_has_only_the_required_permissions(code: str) -> None:
     assert "PermissionError" in done.stderr or "File too large" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_sandbox_ends_with_its_worker(long_document: Document) -> None:
     code = f"""
 import os, signal, time
@@ -756,6 +766,7 @@ reading.DocumentReader.message = take_over
 UNFILTERED = {"pyseccomp": "raise RuntimeError('Unable to find libseccomp')"}
 
 
+@pytest.mark.slow
 def test_a_document_cannot_access_previous_documents(
     compromised_provider: Callable[..., LocalProvider], make_document: Maker
 ) -> None:
@@ -767,6 +778,7 @@ def test_a_document_cannot_access_previous_documents(
     assert "Ann" not in markdown
 
 
+@pytest.mark.slow
 def test_a_document_has_no_connection_to_other_processes(
     compromised_provider: Callable[..., LocalProvider], make_document: Maker
 ) -> None:
@@ -784,6 +796,7 @@ def test_a_document_has_no_connection_to_other_processes(
     assert "file null null pipe" in convert(provider, make_document(hostile.printed("Anything")))[0].markdown
 
 
+@pytest.mark.slow
 def test_a_document_cannot_start_processes(
     compromised_provider: Callable[..., LocalProvider], make_document: Maker
 ) -> None:
@@ -838,6 +851,7 @@ def test_no_document_is_read_without_the_required_sandbox(
     assert "Anything" in convert(provider, document)[0].markdown
 
 
+@pytest.mark.slow
 def test_the_memory_of_all_processes_of_a_document_is_limited(
     compromised_provider: Callable[..., LocalProvider], make_document: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -869,6 +883,7 @@ def test_a_document_that_took_over_its_process_cannot_fill_the_memory_of_the_wor
         convert(provider, make_document(hostile.printed("Anything that is long enough for a line")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
@@ -920,6 +935,7 @@ def reader_pids() -> list[int]:
     return [pid for pid in found if not is_gone(pid)]
 
 
+@pytest.mark.slow
 def test_a_crash_of_a_documents_process_keeps_the_reader(
     compromised_provider: Callable[..., LocalProvider], make_document: Maker
 ) -> None:

@@ -640,6 +640,7 @@ def test_each_request_names_the_refusal_of_its_own_items(models: ModelServer) ->
         assert f"needs {other}" not in request.messages[3]["content"]
 
 
+@pytest.mark.slow
 def test_no_correction_is_paid_twice_after_the_worker_was_killed(models: ModelServer) -> None:
     """The worker is killed after each response. The next run uses cached responses, and the result is the same."""
 

@@ -756,6 +756,7 @@ def png(side: int) -> bytes:
     return made.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "content", "code"),
     [
@@ -777,6 +778,7 @@ def test_refuses_documents_beyond_the_limits(
     assert server.calls == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "content"), [(DocumentFormat.PDF, pdf(pages=5)), (DocumentFormat.PNG, png(1000))])
 def test_accepts_documents_at_the_limits(start: Any, tmp_path: Path, kind: DocumentFormat, content: bytes) -> None:
     server = start("v4", etl_max_pages=5, etl_max_pixels=1_000_000)

@@ -588,6 +588,7 @@ STRUCK = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("content", "kind", "expected"), STRUCK.values(), ids=STRUCK)
 def test_struck_text_is_marked_and_not_cited_as_certain(
     provider: LocalProvider, make_document: Maker, content: bytes, kind: DocumentFormat, expected: str

@@ -149,6 +149,7 @@ def test_an_image_is_drawn_once_when_it_is_first_requested(api: APIClient, alice
     assert page_images.find(task, 3, 1240) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("wanted", "width"), [("?width=200", 320), ("?width=321", 1240), ("?width=2000", 2000)])
 def test_images_are_stored_in_three_widths(api: APIClient, alice: User, wanted: str, width: int) -> None:
     task = submit(alice, pages(1))
@@ -211,6 +212,7 @@ def test_a_page_that_cannot_be_drawn_is_not_drawn_again(api: APIClient, alice: U
     assert (response.status_code, response.json()["code"]) == (409, "image_unavailable")
 
 
+@pytest.mark.slow
 def test_a_worker_without_the_required_sandbox_does_not_give_a_page_up(
     api: APIClient, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from tests.integration.test_leases import in_threads
 STEPS = st.lists(st.sampled_from(["claim", "batch", "finish", "fail", "release", "retry"]), min_size=1, max_size=25)
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)

@@ -151,18 +151,21 @@ def test_the_result_survives_serialization(result: OCRResult) -> None:
     assert OCRResult.from_dict(stored, markdown=result.markdown, lines={}) == result
 
 
+@pytest.mark.slow
 def test_conversion_is_deterministic(provider: OCRProvider, document: Document) -> None:
     """B2: also if one instance converts several documents."""
     first, second = (provider.convert(document, context=StageContext(seconds=60)) for _ in range(2))
     assert (first.markdown, first.pages) == (second.markdown, second.pages)
 
 
+@pytest.mark.slow
 def test_no_file_but_the_document_remains(provider: OCRProvider, document: Document) -> None:
     provider.convert(document, context=StageContext(seconds=60))
     assert [file.name for file in document.path.parent.iterdir()] == ["document"]
     assert sha256(document.path.read_bytes()).hexdigest() == document.sha256
 
 
+@pytest.mark.slow
 def test_progress_never_decreases(provider: OCRProvider, document: Document, case: Case) -> None:
     """B3: for providers that report progress."""
     seen: list[tuple[int, int]] = []
@@ -174,6 +177,7 @@ def test_progress_never_decreases(provider: OCRProvider, document: Document, cas
     assert all(0 <= done <= total for done, total in seen)
 
 
+@pytest.mark.slow
 def test_a_document_without_text_is_a_failure(
     case: Case, settings: LazySettings, reader: LocalProvider, tmp_path: Path
 ) -> None:

@@ -276,6 +276,7 @@ def test_a_refund_goes_to_the_charged_day(dataset: Dataset, alice: User) -> None
     assert chunks_by_day() == [0, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["cancelled", "failed"])
 def test_each_chunk_is_refunded_to_the_day_on_which_it_was_charged(dataset: Dataset, alice: User, end: str) -> None:
     """A2: also if its job was retried on another day, and then its file was missing, so that it is exported again."""

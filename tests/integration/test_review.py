@@ -396,6 +396,7 @@ def test_the_original_of_a_deleted_task_is_not_null(task: Task, api: APIClient) 
         original_of(state)
 
 
+@pytest.mark.slow
 def test_a_page_of_large_changes_is_shorter(task: Task, api: APIClient) -> None:
     """B37: a change may have megabytes."""
     for letter in "abc":

@@ -315,6 +315,7 @@ def test_a_dataset_that_is_deleted_meanwhile_is_unknown(api: APIClient, dataset:
 # ---- The largest job ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_largest_job_is_accepted_in_time_and_in_few_statements(
     api: APIClient, dataset: Dataset, django_assert_max_num_queries: Any
 ) -> None:

@@ -69,6 +69,7 @@ def test_every_operation_documents_problem_responses(client: Client) -> None:
             assert operation["responses"]["400"]
 
 
+@pytest.mark.slow
 @pytest.mark.django_db
 def test_the_reference_has_every_operation_parameter_and_status(client: Client) -> None:
     """Also the targets of `$ref`. Without signing in, and without JavaScript."""

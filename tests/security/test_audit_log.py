@@ -85,6 +85,7 @@ def test_every_view_declares_what_is_recorded() -> None:
     assert checked > 120
 
 
+@pytest.mark.slow
 def test_owners_who_open_data_are_recorded_once_and_polls_are_not(
     objects_of_alice: dict[str, Any], alice: User
 ) -> None:

@@ -59,6 +59,7 @@ def test_session_requests_without_a_csrf_token_change_nothing(
     assert state() == before
 
 
+@pytest.mark.slow
 def test_csrf_tokens_of_other_sessions_and_sites_are_refused(
     objects_of_alice: dict[str, Any], alice: User, bob: User, state: Callable[[], State]
 ) -> None:

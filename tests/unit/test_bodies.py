@@ -80,6 +80,7 @@ def test_a_malformed_content_type_is_refused(parameters: str) -> None:
     assert (status, body["code"]) == (400, "invalid")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "limit"),
     [

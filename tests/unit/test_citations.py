@@ -280,6 +280,7 @@ HOSTILE = (
 )
 
 
+@pytest.mark.slow
 def test_equal_values_of_one_long_line_are_cited_in_time() -> None:
     """A regression test: 500 values took minutes, and the time limit was not checked."""
     began = time.process_time()

@@ -81,6 +81,7 @@ def test_a_reader_uses_context_without_returning_its_items(document: Document) -
     assert values_of(found) == [row.values for row in made.rows[1:4]]
 
 
+@pytest.mark.slow
 def test_a_sloppy_reader_has_the_share_of_defects_in_its_name() -> None:
     made = families.document(BY_NAME["statement-de-signs"], seed=1)
     perfect, sloppy = (json.loads(reader.extract(model_call(made, mode=mode))) for mode in ("perfect", "sloppy-10"))

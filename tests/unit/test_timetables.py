@@ -52,6 +52,7 @@ def test_it_runs_each_hour_of_a_day_with_a_clock_change(day: date) -> None:
     assert len(times("0 * * * *", day)) == (23 if day == SPRING else 25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", [BERLIN, "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "UTC"])
 @pytest.mark.parametrize("cron", ["30 2 * * *", "*/20 1-3 * * *", "15 1,2 * * 0", "0 0 L * *"])
 def test_times_grow_strictly_from_any_start(zone: str, cron: str) -> None:
