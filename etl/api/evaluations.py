@@ -7,8 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from django.contrib.auth.models import User
-from django.db.models import QuerySet, TextField
-from django.db.models.functions import Cast, Length
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from drf_spectacular.utils import OpenApiResponse, extend_schema_view
 from rest_framework import generics
@@ -16,6 +15,7 @@ from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from config.platform.db.text_size import text_size
 from config.platform.http.audit import CHANGES, OPENS_DATA
 from config.platform.http.auth import user_of
 from config.platform.http.idempotency import Idempotency, InFlight, KeyReused
@@ -158,7 +158,7 @@ class SamplesView(TaskAPIView, generics.ListAPIView[Sample]):
         rule_id = kwargs["rule_id"]
         own_rules(request, rule_id)
         rows = Sample.objects.filter(rule=rule_id).with_task()
-        sized = rows.annotate(text_bytes=Length(Cast("expected", TextField())))
+        sized = rows.annotate(text_bytes=text_size("expected"))
         return self.get_paginated_response([sample_body(row) for row in self.paginate_queryset(sized) or []])
 
     @operation(

@@ -4,8 +4,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from django.db.models import QuerySet, TextField
-from django.db.models.functions import Cast, Coalesce, Length
+from django.db.models import QuerySet
 from django.http.response import HttpResponseBase
 from django.utils.cache import get_conditional_response
 from drf_spectacular.utils import OpenApiResponse, extend_schema_view
@@ -13,6 +12,7 @@ from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from config.platform.db.text_size import text_size
 from config.platform.http import staff
 from config.platform.http.audit import OPENS_DATA
 from config.platform.http.auth import user_of
@@ -152,7 +152,7 @@ class HistoryView(TaskAPIView, generics.ListAPIView[ReviewEvent]):
 
     def get_queryset(self) -> QuerySet[ReviewEvent]:
         events = ReviewEvent.objects.filter(task_id=self.kwargs["task_id"]).select_related("user")
-        return events.annotate(text_bytes=Coalesce(Length(Cast("change", TextField())), 0))
+        return events.annotate(text_bytes=text_size("change"))
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         state = visible(request, kwargs["task_id"])

@@ -33,10 +33,8 @@ MAX_RATIO, SMALL = 200, 1024**2
 MAX_EXPANSION = 10  # maximum size of all documents, as a multiple of the maximum size of a request
 UNSAFE = re.compile(r"^/|^[A-Za-z]:|\\|(^|/)\.\.(/|$)")
 IGNORED = re.compile(r"(^|/)(__MACOSX/|\._|\.DS_Store$|Thumbs\.db$|desktop\.ini$)|/$")
-ZIP_ERRORS = (
-    *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, ValueError, RuntimeError),
-    OverflowError,  # a ZIP64 offset that is larger than any file
-)
+# OverflowError: a ZIP64 offset that is larger than any file.
+ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, OverflowError, RuntimeError, ValueError)
 
 
 def is_archive(head: bytes) -> bool:

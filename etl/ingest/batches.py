@@ -23,8 +23,9 @@ from config.platform.observability import tracing
 from etl.core import metrics
 from etl.core.states import Stage
 from etl.ingest.submission import IncomingDocument, uploads_of
-from etl.ingest.uploads import StoredDocument, printable
+from etl.ingest.uploads import StoredDocument
 from etl.models import DocumentBatch, Task
+from etl.models.task import printable
 from etl.pipeline import budgets, dispatch, queue_limit, turns
 from rules.library import catalog
 from rules.library.content import RuleContent

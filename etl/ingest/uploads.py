@@ -6,7 +6,6 @@ copy under `etl/documents/`, which clients cannot overwrite with an upload URL t
 
 import hashlib
 import re
-import unicodedata
 from abc import ABC, abstractmethod
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,6 +26,7 @@ from config.platform.http import audit
 from config.platform.http.problems import BadInput, InputError
 from etl.core.formats import HEAD_BYTES, DocumentFormat
 from etl.ingest.acceptance import accepted_format, check_size, check_type, translate_storage_errors
+from etl.models.task import printable
 from etl.pipeline import queue_limit, quotas, schemas
 from etl.pipeline.artifacts import DOCUMENTS, UPLOADS, UUID
 
@@ -271,14 +271,6 @@ def display_name(name: str, *, default: str) -> str:
         return default
     end = PurePath(clean).suffix[: MAX_NAME // 2]
     return clean if len(clean) <= MAX_NAME else clean[: MAX_NAME - len(end)] + end
-
-
-def printable(name: str) -> str:
-    """Return a name without characters that cannot be printed, in NFC, like typed text.
-
-    Some systems send decomposed letters, which a search would not find.
-    """
-    return "".join(char for char in unicodedata.normalize("NFC", name) if char.isprintable()).strip()
 
 
 def encode_name(name: str) -> str:

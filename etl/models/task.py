@@ -42,6 +42,14 @@ def new_uuid() -> str:
     return str(uuid4())
 
 
+def printable(name: str) -> str:
+    """Return a name without characters that cannot be printed, in NFC, like typed text.
+
+    Some systems send decomposed letters, which a search would not find.
+    """
+    return "".join(char for char in unicodedata.normalize("NFC", name) if char.isprintable()).strip()
+
+
 class TaskQuerySet(models.QuerySet["Task"]):
     def visible_to(self, user: Any) -> Self:
         """Return the tasks that the user may view: their own, or all for staff with the permission to view them."""
@@ -59,12 +67,8 @@ class TaskQuerySet(models.QuerySet["Task"]):
         return self.annotate(data=RawSQL(DATA, (), output_field=ExactJSON()))  # noqa: S611 - a constant
 
     def with_name(self, text: str) -> Self:
-        """Filter by a part of the file name or, if the text is short, by its beginning.
-
-        The text is changed like file names at their submission: `uploads.printable`.
-        """
-        name = "".join(char for char in unicodedata.normalize("NFC", text) if char.isprintable())
-        return self.filter(Task.name_matches(name))
+        """Filter by a part of the file name or, if the text is short, by its beginning."""
+        return self.filter(Task.name_matches(printable(text)))
 
     def newest_duplicates(self, *, user_id: int, digests: Iterable[str]) -> dict[str, int]:
         """Return the IDs of the user's newest tasks with these SHA-256 digests, by digest."""

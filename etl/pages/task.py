@@ -4,9 +4,9 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db.models import Case, Exists, F, OuterRef, TextField, When
-from django.db.models.functions import Cast, Length
+from django.db.models import Case, Exists, F, OuterRef, When
 
+from config.platform.db.text_size import text_size
 from config.platform.http import staff
 from config.platform.http.audit import CHANGES
 from config.platform.ui.base import is_htmx
@@ -124,8 +124,9 @@ def sample_of(state: RunState, mode: str, user: User) -> str | None:
 def review_of(state: RunState) -> dict[str, Any]:
     """Return the last correction of the result, and the newest review events of all results of the task."""
     rows = ReviewEvent.objects.filter(task_id=state.task_id).select_related("user").defer("change")
-    rows = rows.annotate(size=Length(Cast("change", TextField())))
-    rows = rows.annotate(small_change=Case(When(size__lte=MAX_CHANGE, then=F("change"))))
+    rows = rows.annotate(size=text_size("change")).annotate(
+        small_change=Case(When(size__lte=MAX_CHANGE, then=F("change")))
+    )
     events: list[Any] = list(rows[: MAX_EVENTS + 1])
     own = [event for event in events if event.run == state.run and event.kind == ReviewEvent.Kind.CORRECTED]
     return {

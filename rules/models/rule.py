@@ -3,8 +3,8 @@ from typing import Self
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
-from django.db.models.functions import Cast, Coalesce, Length
 
+from config.platform.db.text_size import text_size
 from rules.models.ordered import OrderedJSON
 
 # The default mode. ETL_POSTPROCESSORS defines all modes, so the database does not constrain the values.
@@ -36,7 +36,7 @@ class RuleQuerySet(models.QuerySet["Rule"]):
 
     def with_text_bytes(self) -> Self:
         """Annotate `text_bytes`, the characters of the schema's JSON text. The prompt is too small to matter."""
-        return self.annotate(text_bytes=Coalesce(Length(Cast("json_schema", models.TextField())), 0))
+        return self.annotate(text_bytes=text_size("json_schema"))
 
 
 class Rule(RuleFields):

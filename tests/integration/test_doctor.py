@@ -494,30 +494,35 @@ FOLDERS = [
 ]
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_it_finds_a_read_only_folder(
-    change: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: tuple[Any, str, str]
-) -> None:
-    check, name, level = folder
+@pytest.fixture(params=FOLDERS)
+def assert_found(
+    request: pytest.FixtureRequest, change: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Path], None]:
+    """A function that configures a folder which cannot be written to, and requires the finding about it."""
+
+    def require_finding(folder: Path) -> None:
+        check, name, level = request.param
+        change(etl_cache_dir=folder)
+        monkeypatch.setenv("TMPDIR", str(folder))
+        actual, text = system_check(check)
+        assert actual == level
+        assert name in text
+        assert "permissions" in text
+
+    return require_finding
+
+
+def test_it_finds_a_read_only_folder(assert_found: Callable[[Path], None], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    change(etl_cache_dir=tmp_path / "file")
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "file"))
-    actual, text = system_check(check)
-    assert actual == level
-    assert name in text
-    assert "permissions" in text
+    assert_found(tmp_path / "file")
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
 def test_it_finds_a_folder_inside_one_that_it_may_not_open(
-    change: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: tuple[Any, str, str]
+    assert_found: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As root, every folder can be opened, so `stat` refuses instead of the system."""
-    check, name, level = folder
     (tmp_path / "closed").touch()
     inside, stat = tmp_path / "closed" / "cache", os.stat
-    change(etl_cache_dir=inside)
-    monkeypatch.setenv("TMPDIR", str(inside))
 
     def refuse(path: Any, *args: Any, **options: Any) -> os.stat_result:
         if str(path) == str(inside):
@@ -525,10 +530,7 @@ def test_it_finds_a_folder_inside_one_that_it_may_not_open(
         return stat(path, *args, **options)
 
     monkeypatch.setattr(os, "stat", refuse)
-    actual, text = system_check(check)
-    assert actual == level
-    assert name in text
-    assert "permissions" in text
+    assert_found(inside)
 
 
 def test_it_finds_a_temporary_folder_that_python_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def translated_errors() -> Iterator[None]:
     """Translate the errors of zipfile and zlib for damaged, encrypted, and unusual archives."""
     try:
         yield
-    except (BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, struct.error) as error:
+    except (BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, struct.error) as error:
         raise DamagedArchive from error
 
 
