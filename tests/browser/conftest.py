@@ -38,6 +38,11 @@ SERIOUS_IMPACTS = ("serious", "critical")
 # axe leaves out the rule on the size of targets (WCAG 2.2, 2.5.8) unless it is enabled.
 AXE = {"resultTypes": ["violations"], "rules": {"target-size": {"enabled": True}}}
 THEME = {"resultTypes": ["violations"]}
+# While a transition runs, for example after a change of the color scheme, colors are between their old and new values.
+END_OF_TRANSITIONS = """async () => {
+  const transitions = document.getAnimations().filter((each) => each instanceof CSSTransition);
+  await Promise.allSettled(transitions.map((each) => each.finished));
+}"""
 # Over plain HTTP, Chromium accepts secure cookies for this name, but not for an IP address.
 HOST = "localhost"
 PASSWORD = "only for tests, 1"
@@ -151,6 +156,7 @@ def accessible() -> Accessible:
 def check_accessibility(page: Page, *, is_admin: bool = False) -> None:
     """Check the page. The admin has the theme of another project, so only serious problems count there."""
     options, impacts = (THEME, SERIOUS_IMPACTS) if is_admin else (AXE, ALL_IMPACTS)
+    page.evaluate(END_OF_TRANSITIONS)
     found = [each for each in Axe().run(page, options=options).response["violations"] if each["impact"] in impacts]
     assert found == [], "\n".join(f"{each['id']}: {[node['html'][:120] for node in each['nodes']]}" for each in found)
 
