@@ -63,6 +63,7 @@ def main() -> int:
                 failed.append(module)
             else:
                 report.add(part)
+                log_progress(f"\n{part.text(judged=not options.quick)}\n")
     # A partial run does not overwrite the reference results.
     file = HOME / ("results.json" if is_whole else "part.json")
     report.save(file, machine=machine(), rounds=options.rounds, quick=options.quick, failed=failed, of=commit())
