@@ -135,6 +135,7 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[N
         keep_migrated_rows()
         # If the machine stalls, threads that wait for a connection must not time out.
         wrapper: Any = connection
+        wrapper.settings_dict["OPTIONS"]["pool"]["timeout"] = 60  # of pools that are created after a `close_pool`
         wrapper.pool.timeout = 60
     yield
     with django_db_blocker.unblock(), connection.cursor() as cursor:

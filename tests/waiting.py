@@ -36,6 +36,13 @@ def avoid_end_of_hour(seconds: float = 15) -> None:
         time.sleep(left)
 
 
+def avoid_midnight(seconds: float = 15) -> None:
+    """Wait for the next day in UTC if the current one ends within `seconds`, for tests of daily quotas."""
+    left = 86_400 - time.time() % 86_400
+    if left < seconds:
+        time.sleep(left)
+
+
 def let_pass(seconds: float) -> None:
     """Sleep, to check afterward that nothing has happened in the meantime."""
     time.sleep(seconds)

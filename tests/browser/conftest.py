@@ -156,6 +156,7 @@ def accessible() -> Accessible:
 def check_accessibility(page: Page, *, is_admin: bool = False) -> None:
     """Check the page. The admin has the theme of another project, so only serious problems count there."""
     options, impacts = (THEME, SERIOUS_IMPACTS) if is_admin else (AXE, ALL_IMPACTS)
+    page.wait_for_load_state()  # a click that opens a page returns before the page is complete
     page.evaluate(END_OF_TRANSITIONS)
     found = [each for each in Axe().run(page, options=options).response["violations"] if each["impact"] in impacts]
     assert found == [], "\n".join(f"{each['id']}: {[node['html'][:120] for node in each['nodes']]}" for each in found)

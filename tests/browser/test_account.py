@@ -138,6 +138,7 @@ def test_a_token_is_selected_if_there_is_no_clipboard(page: Page) -> None:
     page.get_by_label("Name").fill("Nightly import")
     page.get_by_role("button", name="Create token").click()
     token = page.locator("#new-token").inner_text()
+    page.wait_for_load_state()  # before that, nothing can be copied
     page.get_by_role("button", name="Copy").click()
     expect(page.get_by_role("button", name="Selected: copy with the keyboard")).to_be_visible()
     assert page.evaluate("getSelection().toString()") == token

@@ -425,7 +425,9 @@ def test_images_of_500_pages_load_as_they_come_into_view(page: Page, alice: User
     assert len(requested) - len(pages) <= 120, len(requested)
 
     page.locator(".thumbnails a").last.scroll_into_view_if_needed()
-    page.locator(".thumbnails a", has_text="500").click()
+    # The state "networkidle" has been reached before, so waiting for it again would not wait for this request.
+    with page.expect_request(lambda request: request.url.endswith("/pages/500/image")):
+        page.locator(".thumbnails a", has_text="500").click()
     expect(page.locator("#image-500")).to_be_in_viewport()
     page.wait_for_load_state("networkidle")
     assert f"{page.url.partition('/app')[0]}/api/v1/etl/tasks/{task.pk}/pages/500/image" in requested

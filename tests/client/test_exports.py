@@ -308,9 +308,9 @@ def test_an_export_is_replayed(done: Job, sluice: Cli) -> None:
 
 def test_a_link_works_for_the_requested_client_only(done: Job, sluice: Cli) -> None:
     url = sluice("export", "link", done.pk, "--user-agent", "fetcher/1").word
-    refused = httpx2.get(url, headers={"User-Agent": "other/1"}, trust_env=False)
+    refused = httpx2.get(url, headers={"User-Agent": "other/1"}, timeout=60, trust_env=False)
     assert (refused.status_code, refused.json()["code"]) == (403, "link_mismatch")
-    fetched = httpx2.get(url, headers={"User-Agent": "fetcher/1"}, follow_redirects=True, trust_env=False)
+    fetched = httpx2.get(url, headers={"User-Agent": "fetcher/1"}, follow_redirects=True, timeout=60, trust_env=False)
     assert len(fetched.content) == done.receipt.size_bytes
     output = sluice("export", "link", done.pk, "--json").json
     assert json.dumps(output).count("token=") == 1

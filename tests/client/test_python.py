@@ -182,7 +182,7 @@ def test_a_rule_has_samples_and_evaluations(alice: User, client: "Client", tmp_p
     assert_type(evaluation, "models.Evaluation")
     assert (evaluation.number, evaluation.version, evaluation.samples) == (1, 1, 1)
     client.evaluations.cancel("invoices", evaluation)
-    ended = client.evaluations.wait("invoices", evaluation, timeout=5)
+    ended = client.evaluations.wait("invoices", evaluation, timeout=60)
     assert ended.status == "cancelled"
     assert list(client.evaluations.list("invoices")) == [ended]
 

@@ -19,7 +19,7 @@ def optimized(transactional_db: None, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.mark.slow
 def test_errors_keep_their_texts(optimized: Web, token: str) -> None:
-    with httpx2.Client(base_url=optimized.url, headers={"Authorization": f"Bearer {token}"}) as client:
+    with httpx2.Client(base_url=optimized.url, headers={"Authorization": f"Bearer {token}"}, timeout=60) as client:
         nowhere = client.get("/nowhere", headers={"Accept": "application/json"}).json()
         missing = client.get(f"/exports/{uuid4()}").json()
         invalid = client.post("/exports", json={"datset": "flights"}).json()

@@ -1,6 +1,7 @@
 """Runner of a page's blocks in one shell, in a copy of the project's folder and with a running stack."""
 
 import os
+import random
 import re
 import subprocess
 import sys
@@ -82,7 +83,8 @@ def environment(folder: Path) -> dict[str, str]:
         "PYTHONPATH": str(CLIENT),
         "TMPDIR": str(folder),
         "LANG": "C.UTF-8",
-        "HOOK_PORT": str(ports.free(1)[0]),
+        # Below the ports that `ports.free` returns, so that no server of another test takes it in the meantime.
+        "HOOK_PORT": str(next(filter(ports.is_free, random.sample(range(5000, ports.LOWEST), 200)))),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import LazySettings, settings
+from django.conf import LazySettings
 from django.contrib.auth.models import User
 
 from config.dev.stack.kept_settings import KeptSettings
 from config.dev.stack.valkey import Valkey
 from config.platform import storage
 from etl import runstate
+from etl.core import workspace
 from etl.core.states import Stage
 from etl.maintenance import recovery
 from etl.models import Task
@@ -55,8 +56,7 @@ def completed(*tasks: Task) -> bool:
 
 def documents() -> list[Path]:
     """Return the documents' temporary files."""
-    cache: Path = settings.SLUICE.etl_cache_dir
-    return list(cache.glob("document-*"))
+    return list(workspace.root().glob(f"{workspace.PREFIX}*"))
 
 
 def log_lines(workers: Workers) -> list[dict[str, Any]]:

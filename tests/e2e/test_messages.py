@@ -183,9 +183,17 @@ def test_heartbeats_name_the_queues(workers: Workers, admin_client: Client, monk
     wait_until(lambda: doctor.inspect_workers().children == 3)
     served = {queue for queue, names in doctor.inspect_workers().queues.items() if names}
     assert served == {"bundles", "exports"}
-    monkeypatch.setattr(heartbeats, "snapshot", heartbeats.Snapshot())
-    page = " ".join(admin_client.get("/admin/workers").content.decode().split())
-    (worker,) = heartbeats.snapshot.read() or []
+    pages: list[str] = []
+
+    def shows_a_worker() -> bool:
+        """Open the page. It listens for 2.4 s, and while the machine stalls, no heartbeat is sent."""
+        monkeypatch.setattr(heartbeats, "snapshot", heartbeats.Snapshot())
+        pages.append(" ".join(admin_client.get("/admin/workers").content.decode().split()))
+        return bool(heartbeats.snapshot.workers)
+
+    wait_until(shows_a_worker)
+    page = pages[-1]
+    (worker,) = heartbeats.snapshot.workers or []
     row = f'<th scope="row">{worker.name}</th><td>bundles, exports</td><td>0 of 3</td>'
     assert row in page
     assert "No worker consumes the queue webhooks: no webhook is delivered." in page

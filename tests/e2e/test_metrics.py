@@ -141,6 +141,8 @@ def test_a_scrape_of_any_web_process_matches_the_rows(
     run(client, source_db)
     # Counters are incremented after the commit.
     wait_until(partial(has_counted, second, jobs=4))
+    # A worker frees its slot after its last chunk. Another worker may complete the job before that.
+    wait_until(lambda: scrape(second)["export_slots"] == {"held": 0, "free": 8})
     exported = scrape(second)
 
     assert Job.objects.filter(status="success").count() == 4

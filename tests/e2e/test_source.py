@@ -273,7 +273,8 @@ def test_a_dataset_limit_holds_across_all_workers(
     owner: psycopg.Connection, functions: Dataset, alice: User, workers: Workers
 ) -> None:
     """A13: two calls of the limited dataset and more calls of another, counted in the source."""
-    owner.execute("INSERT INTO data.pauses VALUES (0.2)")
+    # Long enough for calls to overlap on a busy machine, where workers take longer than 0.2 s between two calls.
+    owner.execute("INSERT INTO data.pauses VALUES (1)")
     owner.execute("""
         CREATE FUNCTION data.others(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
         LANGUAGE sql AS $$ SELECT * FROM data.rows_for(key, effective_date) $$

@@ -443,9 +443,9 @@ def test_streams_end_on_shutdown(dataset: Dataset, alice: User, own_web: Web, to
     process.send_stop_signal()
     assert list(stream) == []
     stream.disconnect()
-    wait_until(lambda: not process.alive, limit=4)
+    wait_until(lambda: not process.alive, limit=30)
 
-    assert errors(web) == []
+    assert errors(web) == []  # uvicorn logs an error if it has to cancel responses after its timeout
 
 
 @pytest.mark.slow

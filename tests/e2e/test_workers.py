@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 PATH = "things/2024/02/28/JFK_20240228.csv"
 
-# 300,000 rows, 30 MB, with a pause in the middle, during which a test can kill the worker.
+# 300,000 rows, 30 MB. The call pauses before its first row: a PL/pgSQL function returns no row before it has ended.
 SLOW = """
 CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
 LANGUAGE plpgsql AS $$ #variable_conflict use_column
@@ -37,7 +37,17 @@ BEGIN
 END $$
 """.replace("{text}", "repeat(key, 30)")
 # Texts that cannot be compressed, so that the upload of a Parquet file has several parts.
-DENSE = SLOW.replace("repeat(key, 30)", " || ".join(f"md5(n || '{letter}')" for letter in "abcdef"))
+DENSE_TEXT = " || ".join(f"md5(n || '{letter}')" for letter in "abcdef")
+DENSE = SLOW.replace("repeat(key, 30)", DENSE_TEXT)
+# The same rows, with a pause after half of them have been sent. During the pause, a test can kill the worker while it
+# uploads. Postgres inlines this function, so its rows are sent as they are computed.
+PAUSING = """
+CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
+LANGUAGE sql STABLE AS $$
+    SELECT {text}, n, effective_date FROM generate_series(1, 300000) n
+    WHERE n <> 150001 OR (SELECT count(*) FROM pg_sleep({seconds})) > 0
+$$
+"""
 PARQUET = Shape(format="parquet", compression="zstd")
 
 
@@ -83,7 +93,8 @@ def test_a_job_runs_to_its_receipt(dataset: Dataset, api: APIClient, workers: Wo
     assert job["progress"]["done"] == job["progress"]["total"] == 182
     assert (job["progress"]["rows"], job["progress"]["percent"]) == (546, 100)
     assert job["receipt"]["files"] == 182
-    assert not Slot.objects.held().exists()
+    # A worker frees its slot after its last chunk. Another worker may complete the job before that.
+    wait_until(lambda: not Slot.objects.held().exists())
 
 
 @pytest.mark.slow
@@ -95,11 +106,12 @@ def test_the_chunk_of_a_killed_worker_ends_with_the_same_bytes(
     """
     workers.start("bundles,maintenance")
     workers.start_beat()
+    source_db.execute(PAUSING.format(text="repeat(key, 30)", seconds=30))
     victim = workers.start("exports", concurrency=1)
     job = make_job(slow, alice, 1)
     wait_until(lambda: is_calling(source_db) and list(storage.list_uploads("things/")))
     victim.kill()
-    wait_until(lambda: not is_calling(source_db), limit=5)
+    wait_until(lambda: not is_calling(source_db), limit=20)  # before the end of the pause
 
     source_db.execute(SLOW.format(seconds=0))
     workers.start("exports", concurrency=1)
@@ -115,15 +127,16 @@ def test_the_parquet_file_of_a_killed_worker_is_written_once(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers
 ) -> None:
     """A12, A30: SIGKILL while parts are uploaded. The call ends. The reaper aborts the upload, and frees the slot."""
-    source_db.execute(DENSE.format(seconds=1))
+    source_db.execute(PAUSING.format(text=DENSE_TEXT, seconds=30))
     workers.start("bundles,maintenance")
     workers.start_beat()
     victim = workers.start("exports", concurrency=1)
     job = make_job(dataset, alice, 1, shape=PARQUET)
     wait_until(lambda: bool(list(storage.list_uploads("things/"))))
     victim.kill()
-    wait_until(lambda: not is_calling(source_db), limit=5)
+    wait_until(lambda: not is_calling(source_db), limit=20)  # before the end of the pause
 
+    source_db.execute(DENSE.format(seconds=0))
     workers.start("exports", concurrency=1)
     wait_until(lambda: succeeded(job))
     chunk = Chunk.objects.get()
@@ -174,7 +187,7 @@ def test_graceful_shutdown_hands_the_chunk_to_another_worker(
     chunk = Chunk.objects.get()
     assert (chunk.status, chunk.attempts) == ("pending", 0)
     assert not Slot.objects.held().exists()
-    wait_until(lambda: not is_calling(source_db), limit=5)
+    wait_until(lambda: not is_calling(source_db), limit=30)  # much less than the 150 s of the call
     source_db.execute(SLOW.format(seconds=0))
     workers.start()
     wait_until(lambda: succeeded(job))

@@ -1,5 +1,6 @@
 """Documents, rules, and response caches for tests of post-processing."""
 
+import importlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -44,6 +45,8 @@ def configure(settings: Any, models: ModelServer, **changes: Any) -> None:
 @contextmanager
 def running_models(settings: Any) -> Iterator[ModelServer]:
     """Run a scripted model server, and point the settings at it."""
+    # The first call would import it within its time limit, which takes up to a second.
+    importlib.import_module("openai.resources.chat.completions.completions")
     with openai_server.running() as server:
         configure(settings, server)
         yield server

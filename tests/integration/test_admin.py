@@ -106,7 +106,7 @@ def test_a_link_leads_to_the_revocation_of_its_receipt(pages: Client, delivered:
     text = text_of(pages.get(page_of(link)))
     assert revoke in text
     assert "Revoke receipt" in text
-    Receipt.objects.update(expires_at=timezone.now())
+    Receipt.objects.update(expires_at=timezone.now() - timedelta(minutes=1))
     assert revoke not in text_of(pages.get(page_of(link)))
 
 

@@ -2,9 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
@@ -35,9 +35,9 @@ from tests.waiting import wait_until
 
 @pytest.fixture(autouse=True)
 def _long_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise the time limits of batches, so that a slow machine does not split them."""
+    """Raise the time limits of batches, so that a slow machine does not split them or make them smaller."""
     monkeypatch.setattr(batches, "BATCH_SECONDS", 60)
-    monkeypatch.setattr(batches, "TARGET_SECONDS", 30)
+    monkeypatch.setattr(batches, "TARGET_SECONDS", 240)
 
 
 def claim_batch(size: int = 32) -> list[Claim]:
@@ -233,19 +233,34 @@ def test_a_shutdown_while_a_batch_is_recorded_loses_no_chunk(
     assert not Slot.objects.held().exists()
 
 
+@contextmanager
+def held_call(source_db: psycopg.Connection, day: str) -> Iterator[None]:
+    """Make the call for this day wait until the block ends. It polls, because the session has a `lock_timeout`."""
+    replace_function(
+        source_db,
+        f"IF effective_date = '{day}' THEN"
+        " WHILE NOT pg_try_advisory_xact_lock(17) LOOP PERFORM pg_sleep(0.05); END LOOP; END IF;",
+    )
+    source_db.execute("SELECT pg_advisory_lock(17)")
+    try:
+        yield
+    finally:
+        source_db.execute("SELECT pg_advisory_unlock(17)")
+
+
 @pytest.mark.slow
 def test_a_slow_chunk_does_not_delay_others(
     alone: Dataset, alice: User, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it runs, ended chunks are recorded, and chunks that have not started are returned."""
-    replace_function(source_db, "IF effective_date = '2024-03-01' THEN PERFORM pg_sleep(6); END IF;")
-    monkeypatch.setattr(batches, "BATCH_SECONDS", 2)
+    monkeypatch.setattr(batches, "BATCH_SECONDS", 4)  # the third call begins before, even if the machine stalls
     job = make_job(alone, alice, 24)
     worker = threading.Thread(target=in_thread, args=[run, claim_batch(6)])
-    worker.start()
-    wait_until(lambda: statuses(job)[:6] == ["done", "done", "running", "pending", "pending", "pending"], limit=5)
-    assert Slot.objects.held().count() == 2
-    assert set(job.chunks.filter(status="pending").values_list("attempts", flat=True)) == {0}
+    with held_call(source_db, "2024-03-01"):
+        worker.start()
+        wait_until(lambda: statuses(job)[:6] == ["done", "done", "running", "pending", "pending", "pending"])
+        assert Slot.objects.held().count() == 2
+        assert set(job.chunks.filter(status="pending").values_list("attempts", flat=True)) == {0}
 
     worker.join()
     assert statuses(job)[:4] == ["done", "done", "done", "pending"]
@@ -278,9 +293,9 @@ def test_returned_chunks_wake_workers_for_free_slots_only(  # noqa: PLR0917 - py
     assert queued("exports") == messages
 
 
-def in_thread(work: Callable[..., object], *args: Any) -> None:
+def in_thread(work: Callable[..., object], *args: Any, **options: Any) -> None:
     try:
-        work(*args)
+        work(*args, **options)
     finally:
         connection.close()
 
@@ -369,14 +384,19 @@ def test_a_file_is_recorded_while_the_next_call_takes_long(
     alone: Dataset, alice: User, proxy: faulty_s3.Proxy, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The upload ends after the time limit of the batch. The running call still holds the slot."""
-    replace_function(source_db, "IF effective_date = '2024-02-29' THEN PERFORM pg_sleep(6); END IF;")
-    monkeypatch.setattr(batches, "BATCH_SECONDS", 0.2)
+    monkeypatch.setattr(batches, "BATCH_SECONDS", 4)  # the second call begins before, even if the machine stalls
     job = make_job(alone, alice, 24)
-    proxy.inject("PUT", "", faulty_s3.first(lambda: time.sleep(1)))
+
+    def wait_for_the_time_limit() -> None:
+        # With a limit below the client's timeout, so that the request is not repeated.
+        in_thread(wait_until, lambda: statuses(job)[2] == "pending", limit=9)
+
+    proxy.inject("PUT", "", faulty_s3.first(wait_for_the_time_limit))
     worker = threading.Thread(target=in_thread, args=[run, claim_batch(3)])
-    worker.start()
-    wait_until(lambda: statuses(job)[:3] == ["done", "running", "pending"], limit=5)
-    assert Slot.objects.held().count() == 2
+    with held_call(source_db, "2024-02-29"):
+        worker.start()
+        wait_until(lambda: statuses(job)[:3] == ["done", "running", "pending"])
+        assert Slot.objects.held().count() == 2
     worker.join()
     assert statuses(job)[:3] == ["done", "done", "pending"]
     assert not Slot.objects.held().exists()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from django.conf import LazySettings
 from django.contrib.auth.models import User
 from structlog.testing import capture_logs
 
@@ -22,6 +23,7 @@ from exports.worker import batches, completion, leases
 from exports.worker import execution as chunks
 from exports.worker.slot import WorkerSlot
 from tests.broker import valkey
+from tests.conftest import change_settings
 from tests.integration.etl_factories import make_task
 from tests.integration.factories import make_job
 from tests.integration.stage_runs import row_of, run, seen
@@ -37,8 +39,9 @@ def errors(lines: list[Any], event: str) -> list[str]:
 
 
 def test_an_unexpected_error_ends_an_attempt_of_a_chunk(
-    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch, settings: LazySettings
 ) -> None:
+    change_settings(settings, export_backoff_base_seconds=60.0)  # no retry in this drain, even if the machine stalls
     make_job(dataset, alice, 1)
     before = caught_errors("chunk")
     monkeypatch.setattr("exports.source.encoding.copy_statement", fail)

@@ -40,6 +40,12 @@ def run(times: int = 4) -> None:
         completion.complete(job.pk)
 
 
+@pytest.fixture(autouse=True)
+def _long_pauses(settings: Any) -> None:
+    """Raise the pauses before retries: if the machine stalls, a drain must not run the retry of its own attempt."""
+    change_settings(settings, export_backoff_base_seconds=60.0)
+
+
 @pytest.fixture
 def older(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> Job:
     """A job for one day whose file exists. After it, the source fails."""
@@ -309,11 +315,11 @@ def test_a_hanging_storage_loses_no_lease_before_a_snapshot(
     job = make_job(dataset, alice, 1, reuse="never")
     run(3)
     Chunk.objects.filter(status="retrying").update(available_at=Now())
-    change_settings(settings, export_lease_seconds=3)
+    change_settings(settings, export_lease_seconds=6)  # renewed every 2 s, so it survives a stall of the machine
     head = storage.head
 
     def hang(path: str) -> storage.Head | None:
-        time.sleep(4)
+        time.sleep(7)
         lost_leases.reclaim_chunks()
         return head(path)
 

@@ -77,7 +77,7 @@ def test_a_link_never_outlives_the_delivery(dataset: Dataset, api: APIClient) ->
     link = api.post(f"/exports/{job.pk}/link").json()
     assert link["expiresAt"] == receipt_of(api, job)["deliveryExpiresAt"]
 
-    Receipt.objects.update(expires_at=Now())
+    Receipt.objects.update(expires_at=Now() - timedelta(minutes=1))
     refused = api.post(f"/exports/{job.pk}/link")
     assert (refused.status_code, refused.json()["code"]) == (410, "receipt_expired")
     assert "Export again" in refused.json()["detail"]

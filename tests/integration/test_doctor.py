@@ -38,6 +38,14 @@ from tests.integration import faulty_s3, old_postgres
 from tests.integration.faulty_s3 import Handler
 
 
+@pytest.fixture(autouse=True)
+def _long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise the timeouts of checks: a machine that stalls for seconds must not look like a server outage."""
+    monkeypatch.setattr(health, "CONNECT_SECONDS", 30)
+    for module in (database, source):
+        monkeypatch.setattr(module, "STATEMENT_SECONDS", 30)
+
+
 @pytest.fixture
 def change(settings: LazySettings) -> Callable[..., None]:
     return partial(change_settings, settings)

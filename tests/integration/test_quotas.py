@@ -25,11 +25,16 @@ from tests.integration.factories import claim_one, make_job
 from tests.integration.locks import waits_for_a_lock
 from tests.integration.test_execution import calls, count_calls
 from tests.integration.test_leases import in_threads
-from tests.waiting import wait_until
+from tests.waiting import avoid_midnight, wait_until
 
 pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 FILTERS = {"keys": ["JFK", "EWR"], "dateFrom": "2024-02-28", "dateTo": "2024-03-01"}  # 6 chunks
+
+
+@pytest.fixture(autouse=True)
+def _one_day() -> None:
+    avoid_midnight()
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ from tests.integration import outcomes
 from tests.integration.exports_model import MAX_ATTEMPTS, Model
 from tests.integration.factories import claim_one, make_job, result_of
 from tests.integration.test_leases_model import clean
+from tests.waiting import avoid_midnight
 
 JOBS_A_DAY, CHUNKS_A_DAY = 4, 8
 
@@ -193,6 +194,7 @@ class Quotas(RuleBasedStateMachine):
 def test_usage_matches_the_model_after_any_sequence_of_actions(
     dataset: Dataset, alice: User, bob: User, settings: LazySettings
 ) -> None:
+    avoid_midnight(120)
     limits = {"export_daily_jobs": JOBS_A_DAY, "export_daily_chunks": CHUNKS_A_DAY}
     change_settings(settings, **limits, export_max_attempts=MAX_ATTEMPTS)
     Quotas.dataset, Quotas.owners = dataset, [alice, bob]

@@ -73,7 +73,8 @@ TRACES = {
     "date style": ("PERFORM set_config('DateStyle', 'German', false);", "current_date::text"),
     "digits": ("PERFORM set_config('extra_float_digits', '-15', false);", "(0.1::float8 + 0.2)::text"),
     "bytea output": ("PERFORM set_config('bytea_output', 'escape', false);", "'\\x00ff'::bytea::text"),
-    "timeout": ("PERFORM set_config('statement_timeout', '1', false);", "current_setting('statement_timeout')"),
+    # Long, because it also limits the statements that end the call and reset the session.
+    "timeout": ("PERFORM set_config('statement_timeout', '600000', false);", "current_setting('statement_timeout')"),
     "lock timeout": ("PERFORM set_config('lock_timeout', '1', false);", "current_setting('lock_timeout')"),
     "tenant": ("PERFORM set_config('app.tenant', 'acme', false);", "nullif(current_setting('app.tenant', true), '')"),
     "search path": ("PERFORM set_config('search_path', 'pg_catalog', false);", "current_setting('search_path')"),
@@ -129,6 +130,8 @@ def test_a_call_leaves_no_trace(
     assert call(session, "polite") == clean
     assert session._connection
     assert session._connection.info.backend_pid == backend  # the session was kept
+    # Calls have a timeout of their own, which would hide this one.
+    assert session._connection.execute("SHOW statement_timeout").fetchone() == ("0",)
 
 
 def test_a_call_is_ended_even_if_it_renames_its_session(

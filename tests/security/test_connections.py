@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from config import connections
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.processes import Web
 from etl.models import Task
-from tests.waiting import wait_until
+from tests.waiting import expect_within, wait_until
 
 SUBMIT, PAGE = "/api/v1/etl/submit", "/app/documents/submit"
 FORM = "multipart/form-data; boundary=b"
@@ -231,6 +232,7 @@ class Crowd:
     """Many connections that each start a request, and then send one byte at a time."""
 
     def __init__(self, web: Web, opening: bytes, count: int, stack: ExitStack) -> None:
+        self.began = time.monotonic()
         self.peers = [
             stack.enter_context(socket.create_connection((LOOPBACK, web.port), timeout=20)) for _ in range(count)
         ]
@@ -242,6 +244,11 @@ class Crowd:
         self.thread.start()
         stack.callback(self.thread.join)
         stack.callback(self.is_over.set)
+
+    @property
+    def is_late(self) -> bool:
+        """Return whether the server may have closed connections because their headers are incomplete."""
+        return time.monotonic() - self.began >= connections.HEADER_TIMEOUT_SECONDS
 
     def drip(self) -> None:
         while not self.is_over.wait(0.2):
@@ -257,16 +264,22 @@ def test_slow_clients_do_not_block_other_requests(web: Web, token: str, what: st
     """A slow client uses a socket, but no thread and no database connection."""
     opening = OPENINGS[what] % token.encode() if b"%s" in OPENINGS[what] else OPENINGS[what]
     asked = {"Authorization": f"Bearer {token}", "Content_Type": "application/json"}
-    with ExitStack() as stack:
-        crowd = Crowd(web, opening, CROWD, stack)
-        wait_until(lambda: accepted(web) >= CROWD)
-        for method, path, expected in (("GET", "/livez", 200), ("GET", "/exports", 200), ("POST", "/exports", 400)):
-            began = time.monotonic()
-            assert ask(web, method, path, b"{}" if method == "POST" else None, **asked)[0] == expected
-            assert time.monotonic() - began < PROMPT, path
-        wait_until(lambda: crowd.sent > 2 * CROWD)
-        assert len(crowd.peers) == CROWD
-    wait_until(lambda: not accepted(web))
+
+    def request(method: str, path: str, expected: int) -> None:
+        assert ask(web, method, path, b"{}" if method == "POST" else None, **asked)[0] == expected
+
+    def request_beside_a_crowd() -> None:
+        with ExitStack() as stack:
+            crowd = Crowd(web, opening, CROWD, stack)
+            wait_until(lambda: accepted(web) >= CROWD or crowd.is_late)
+            for each in (("GET", "/livez", 200), ("GET", "/exports", 200), ("POST", "/exports", 400)):
+                expect_within(PROMPT, partial(request, *each))
+            wait_until(lambda: crowd.sent > 2 * CROWD or crowd.is_late)
+            assert len(crowd.peers) == CROWD or crowd.is_late
+        wait_until(lambda: not accepted(web))
+
+    # A try that takes longer is repeated, because the server closes connections whose headers are incomplete.
+    expect_within(connections.HEADER_TIMEOUT_SECONDS, request_beside_a_crowd)
 
 
 SLOW = [

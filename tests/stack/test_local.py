@@ -70,10 +70,12 @@ def test_it_starts_once_restarts_killed_processes_and_ctrl_c_stops_everything(ro
 
 
 def test_a_process_that_cannot_start_stops_the_stack_and_prints_its_log(root: Path) -> None:
-    with up(root) as stack, unusable(root / "beat"):
-        pids = process_tree.members(stack.pid)
-        os.kill(find(stack, " beat "), signal.SIGKILL)
-        output = stack.communicate(timeout=240)[0]
+    with up(root) as stack:
+        pids, beat = process_tree.members(stack.pid), find(stack, " beat ")
+        assert beat
+        with unusable(root / "beat"):
+            process_tree.send(beat, signal.SIGKILL)  # it may have exited, if it had not opened its file yet
+            output = stack.communicate(timeout=240)[0]
     assert stack.returncode == 1
     assert "beat exited 5 times within 60 s" in output
     assert "Not a directory" in output
@@ -137,6 +139,6 @@ def command(pid: int) -> str:
 
 
 def assert_nothing_is_left(pids: list[int], root: Path) -> None:
-    assert process_tree.wait_gone(pids, limit=10), [command(pid) for pid in pids if process_tree.exists(pid)]
+    assert process_tree.wait_gone(pids, limit=60), [command(pid) for pid in pids if process_tree.exists(pid)]
     assert not [path for path in temporary_sockets(root) if not is_served(path)]
     assert not (root / "stack.env").exists(), "the file describes a stopped stack"
