@@ -75,6 +75,8 @@ class RuleAdmin(ReadOnly):
             return format_html("Read-only while <code>{}</code> makes it the default rule.", "ETL_GLOBAL_RULE_ID")
         if rule.is_system:
             return format_html("Edit the file {}.yaml, then run <code>manage.py load_rules</code>.", rule.slug)
+        if rule.deleted_at:
+            return format_html("A deleted rule cannot be edited.")
         return format_html(
             "Its owner can edit it on the {}.", link(reverse("rule", args=[rule.pk]), "page of the rule")
         )

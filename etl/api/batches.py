@@ -106,7 +106,7 @@ def identity_of(wanted: BatchInput) -> dict[str, Any]:
     )
 )
 class BatchListView(TaskAPIView, generics.ListAPIView[DocumentBatch]):
-    """`GET /batches`: the user's batches, newest first. `POST`: creates a batch of files or of earlier uploads."""
+    """`GET /batches`: the user's batches, newest first. `POST`: creates a batch from files, uploads, or the inbox."""
 
     audited = CHANGES
     parser_classes = (JSONParser, MultiPartParser)
@@ -136,7 +136,7 @@ class BatchListView(TaskAPIView, generics.ListAPIView[DocumentBatch]):
 
 
 class SubmitUploadedBatchView(TaskAPIView):
-    """`POST /batches/uploaded`: creates a batch of earlier uploads."""
+    """`POST /batches/uploaded`: creates a batch of earlier uploads, or of documents in the inbox."""
 
     @openapi.operation(
         operation_id="submitUploadedBatch",
@@ -185,7 +185,7 @@ class BatchView(TaskAPIView):
 
 
 class CancelBatchView(TaskAPIView):
-    """`POST /batches/{id}/cancel`: cancels the open documents."""
+    """`POST /batches/{id}/cancel`: cancels the waiting documents, and with `force` also the running ones."""
 
     @openapi.operation(
         operation_id="cancelBatch",

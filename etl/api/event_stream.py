@@ -80,7 +80,7 @@ class TaskUpdate:
 
     @cached_property
     def snapshot(self) -> bytes:
-        """The snapshot. If the task has ended, its number is one less, because the event `status` follows it."""
+        """The snapshot. If the task has ended, the event `status` follows, with the next number."""
         number = self.newest - 1 if self.is_final else self.newest
         task = representation.task(self.state, previous_result=lookup.previous_result(self.state))
         return sse.frame("snapshot", task, number=number)

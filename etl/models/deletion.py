@@ -11,8 +11,8 @@ class Deletion(models.Model):
 
     task_id = models.BigIntegerField(primary_key=True)
     document_key = models.CharField(max_length=200)
-    # The possible runs of the task, whose numbers are in the keys of artifacts. A service that shares the bucket has
-    # other numbers under the same ID. Empty for rows that an earlier release wrote.
+    # The possible runs of the task, whose numbers are in the keys of artifacts. If another service shares the bucket,
+    # its task with the same ID has other run numbers. Empty for rows that an earlier release wrote.
     first_run = models.BigIntegerField(null=True)
     last_run = models.BigIntegerField(null=True)
     created_at = models.DateTimeField(default=clock.now, editable=False)

@@ -171,7 +171,7 @@ class EditForm:
         if field.pointer == self.at or base is ABSENT or base is None:
             return False
         field.size = len(base)
-        limit = max(0, self.remaining)  # negative after more members than the data has
+        limit = max(0, self.remaining)  # negative if the schema has members that the data lacks, which count too
         field.is_linked = sum(1 for _ in islice(scalars(base), limit + 1)) > limit
         if field.is_linked:
             field.result = base

@@ -36,7 +36,7 @@ NO_TEXT = "Paste Markdown or choose a document first."
 class NoMarkdownYet(Problem):
     status = 409
     code = "not_ready"
-    detail = "This document has no Markdown yet. Wait until OCR has ended, or choose another document."
+    detail = "This document has no Markdown yet: OCR has not ended, or it failed. Wait, or choose another document."
 
 
 class MarkdownTooLong(Problem):
@@ -55,7 +55,7 @@ class NoSuchDocument(NotFound):
 class RuleTrialPage(Editor):
     """Endpoint that tests a rule. It returns the result for htmx, or else the whole editor with the result."""
 
-    audited = OPENS_DATA  # the response is the result, not a refused form
+    audited = OPENS_DATA  # a response with status 200 is a result; on other pages, it is a refused form
     fragment_name = "rules/_outcome.html"
     http_method_names = ("post",)
 

@@ -21,8 +21,9 @@ from etl.runstate import TaskIdentity
 
 BATCH, BATCHES = 50, 10  # open tasks per read, and reads per message
 
-# Cancelled tasks do not count: they would move their owner back, or all other users behind the owner's backlog. Tasks
-# that a retry processed without OCR do not count either: they overtake the owner's backlog, but have its rank.
+# Cancelled tasks are in neither maximum: in the first, they would move all other users behind their owner's backlog,
+# and in the second, their owner back. Tasks that a retry processed without OCR are not in the first: they overtake the
+# owner's backlog, but have its rank.
 NEXT_RANK = """
 SELECT greatest(
     (SELECT max(rank) FROM etl_task WHERE status IN ('completed', 'failed') AND ocr_run = run),

@@ -159,7 +159,7 @@ def new_groups(lead: str, before: str) -> list[str]:
 
 
 def units_of(content: str) -> Iterator[tuple[int, int, bool]]:
-    """Yield the units of a text in order, without overlap, and whether each is a row or an item."""
+    """Yield the units of a text in order, without overlap, and whether each is a row or item of at most MAX_UNIT."""
     pages = [match.start() for match in MARKER.finditer(content)]
     running = running_heads(content, list(pairwise([*pages, len(content)])))
     rows = [*markdown_rows(content, size=MAX_UNIT), *html_rows(content)]
@@ -203,7 +203,8 @@ Item = tuple[str, int]  # a list's pointer and an index
 def locate(excerpts: Excerpts, response: ParsedResponse, found: Mismatches) -> dict[Item | None, list[int]] | None:
     """Return the units of each invalid item and, under the key None, those of invalid values outside of items.
 
-    Return None if one of them cannot be found, or if the excerpts would be longer than half of the text.
+    Return None if one of them cannot be found, if more than half of a list's items are invalid, or if the excerpts
+    would be longer than half of the text.
     """
     response = plain_evidence(response)
     places: dict[Item | None, list[int]] = {}

@@ -14,7 +14,7 @@
 --   before              the status must be one of these
 --   token               must be the lease's token
 --   free                no live lease, and the next attempt is due
---   hint, longest       no wake-up message within `hint` seconds; doubled after each one, up to `longest` times
+--   wake, longest       no wake-up message within `wake` seconds; doubled after each one, up to `longest` times
 --   peek                change nothing
 --   take, lease         take the lease under this token, use one of `max_attempts` attempts, which the field named
 --                       `attempts` counts, and record when the attempt began
@@ -22,7 +22,7 @@
 --   drop                return token and lease
 --   refused             the storage refused the stage's output: record the time of the first refusal. A `delay` without
 --                       `refused` clears that time
---   delay, hinted       seconds until the next attempt is due, and until the wake-up message that was sent is due
+--   delay, woken        seconds until the next attempt is due, and until the wake-up message that was sent is due
 --   after               the new status
 --   set, increase, lift fields to set, to increase, and to raise to at least a value
 --   visible             clients can see the change: increment the revision
@@ -90,6 +90,7 @@ if move.uuid and move.uuid ~= uuid then
     generation = nil
 end
 local lease_until, available_at = tonumber(had[5] or '') or 0, tonumber(had[6] or '') or 0
+-- When the last wake-up message is due, and how many were sent since the last attempt.
 local hinted_at, hints = tonumber(had[8] or '') or 0, tonumber(had[9] or '') or 0
 
 -- A client that did not receive the reply repeats the transition, perhaps after others. It gets the same verdict.
@@ -140,7 +141,7 @@ end
 if ENDED[status] then
     return respond('over')
 end
-if move.hint then
+if move.wake then
     redis.call('EXPIRE', key, move.ttl)  -- an open task's state must not expire while it waits
 end
 if move.phase and phase ~= move.phase then
@@ -170,7 +171,7 @@ if move.free then
         return respond('early', available_at - now)
     end
 end
-if move.hint and now - hinted_at < move.hint * math.min(2 ^ hints, move.longest) then
+if move.wake and now - hinted_at < move.wake * math.min(2 ^ hints, move.longest) then
     return respond('waiting')
 end
 if move.peek then
@@ -196,10 +197,10 @@ if move.delay then
     local since = tonumber(redis.call('HGET', key, 'refused_at') or '') or 0
     redis.call('HSET', key, 'refused_at', move.refused and (since > 0 and instant(since) or instant(now)) or 0)
 end
-if move.hinted then
-    redis.call('HSET', key, 'hinted_at', instant(now + move.hinted))
+if move.woken then
+    redis.call('HSET', key, 'hinted_at', instant(now + move.woken))
 end
-if move.hint then
+if move.wake then
     redis.call('HSET', key, 'hints', hints + 1)
 end
 if move.after then

@@ -68,8 +68,9 @@ def create(
     """Create the run-state of a task, and replace one with a smaller generation.
 
     `started`: a worker may have started already, so the task cannot be cancelled. `again`: also replace one with the
-    same generation. `facts`: more fields, as strings. The verdict is SAME or NEWER if the document has a run-state with
-    this or a greater generation. A run-state of another document, whose row was lost, is replaced. Raises Unavailable.
+    same generation. `facts`: more fields, as strings. The verdict is SAME or NEWER if the task has a run-state with
+    this or a greater generation. A run-state of another task with the same id, whose row was lost, is replaced. Raises
+    Unavailable.
     """
     more = {"status": status or task.status, "started": int(started), **(facts or {})}
     return move(task.pk, **creation(task, stage=stage, again=again, more=more))
@@ -142,7 +143,7 @@ def forget_many(tasks: Iterable[TaskIdentity]) -> None:
 
 def record_message(task_id: int, *, job_id: str, delay: float = 0) -> None:
     """Record the id of a wake-up message and when it is due. Raises Unavailable."""
-    move(task_id, set={"job_id": job_id}, hinted=delay)
+    move(task_id, set={"job_id": job_id}, woken=delay)
 
 
 def mark_unsent(task_ids: Iterable[int]) -> None:
@@ -152,7 +153,7 @@ def mark_unsent(task_ids: Iterable[int]) -> None:
 
 def record_messages(job_ids: Mapping[int, str]) -> None:
     """Record the ids of wake-up messages that are due at once, by task. Raises Unavailable."""
-    move_many({task_id: {"set": {"job_id": job_id}, "hinted": 0} for task_id, job_id in job_ids.items()})
+    move_many({task_id: {"set": {"job_id": job_id}, "woken": 0} for task_id, job_id in job_ids.items()})
 
 
 def start(
@@ -212,7 +213,7 @@ def record_progress(state: RunState, percent: int, *, step: str = "") -> Verdict
 
 
 def record_provider_task(state: RunState, provider_task_id: str) -> Verdict:
-    """Record the provider's job id. Raises Unavailable."""
+    """Record the provider's id of its task. Raises Unavailable."""
     return move(
         state.task_id, **lease_conditions(state), set={"provider_task_id": provider_task_id}, visible=True
     ).verdict
@@ -239,7 +240,7 @@ def advance(state: RunState, *, markdown_key: str, transition_id: str | None = N
         set={"phase": Stage.POSTPROCESS, "markdown_key": markdown_key, "step": "", **facts},
         drop=True,
         delay=0,
-        hinted=0,  # the chain sends the next message
+        woken=0,  # the chain sends the next message
         lift={"progress": HALF},
     )
 
@@ -270,7 +271,7 @@ def wait(
         refused=refused or None,
         drop=True,
         delay=delay,
-        hinted=delay if wakes_up else -settings.SLUICE.etl_recovery_seconds,
+        woken=delay if wakes_up else -settings.SLUICE.etl_recovery_seconds,
         visible=True,
     ).verdict
 
@@ -372,7 +373,7 @@ def find_due(tasks: Iterable[TaskIdentity]) -> dict[int, TransitionResult]:
     caller must send one: it is already recorded as sent. Raises Unavailable.
     """
     every = settings.SLUICE.etl_recovery_seconds
-    due = {"free": True, "hint": every, "longest": MAX_PAUSE, "hinted": 0, "with_state": "news"}
+    due = {"free": True, "wake": every, "longest": MAX_PAUSE, "woken": 0, "with_state": "news"}
     return move_many({task.task_id: identity(task) | due for task in tasks})
 
 

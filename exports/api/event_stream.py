@@ -28,7 +28,7 @@ from exports.api.views import NoSuchExport, visible
 from exports.jobs import representation
 from exports.models import Event, Job
 
-MAX_FIRST_NUMBER = 2  # of the first event of a job
+MAX_FIRST_NUMBER = 2  # the largest possible number of a job's first event
 
 
 class ExportEventsView(APIView):

@@ -34,6 +34,7 @@ def unknown_keywords(schema: dict[str, Any]) -> Iterator[InputError]:
         for name in part.schema:
             if name not in KEYWORDS:
                 detail = (
-                    "This keyword is unknown. In YAML, put text that contains a comma or a colon in quotation marks."
+                    "This keyword is unknown. If it is part of a text, put the text in quotation marks, because YAML"
+                    " reads commas and colons as its own."
                 )
                 yield refusal(join(pointer, name), "unknown_keyword", detail)

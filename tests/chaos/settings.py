@@ -33,7 +33,7 @@ def install_fault_points(**_later: Any) -> None:
 
     points.install()
     parts.PARTS_PER_SIZE = int(os.environ.get("CHAOS_PARTS_OF_A_SIZE", parts.PARTS_PER_SIZE))
-    packs.MAX_BATCH_AGE = timedelta(seconds=2)  # longer than any completion that uses such a pack takes
+    packs.MAX_BATCH_AGE = timedelta(seconds=2)  # longer than any completion in these tests takes
 
 
 @task_prerun.connect(weak=False)

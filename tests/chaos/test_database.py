@@ -244,7 +244,7 @@ ROUNDS, JOBS_PER_ROUND = 25, 2
 
 def count_blocked() -> int:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_stat_clear_snapshot()")  # within a transaction its value is constant
+        cursor.execute("SELECT pg_stat_clear_snapshot()")  # a transaction would read the same activity again
         cursor.execute(BLOCKED)
         row = cursor.fetchone()
     assert row

@@ -49,7 +49,7 @@ BEGIN
 END $$
 """
 FAILING = ("PEARL-RAISE", "PEARL-CAST", "PEARL-DENIED")
-DATES = re.compile(r"207[0-9]-?/?[01]\d-?/?[0-3]\d")  # no date of the requests, in any format
+DATES = re.compile(r"207[0-9]-?/?[01]\d-?/?[0-3]\d")  # the dates of the requests, in any format
 IDS = {"request_id", "job_id", "chunk_id"}
 
 
@@ -102,7 +102,7 @@ class Client:
 
 @pytest.fixture
 def web(workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
-    """The web process, and settings of all processes: at the level DEBUG, which includes all others."""
+    """The web process. Also sets variables for all processes, which log at the level DEBUG, so every line is logged."""
     variables = {
         "LOG_LEVEL": "DEBUG",
         "EXPORT_MAX_ATTEMPTS": "2",
@@ -140,7 +140,7 @@ def client(web: Web, alice: User, secrets: Secrets) -> Client:
 
 @pytest.fixture
 def hooks() -> Iterator[Receiver]:
-    """A receiver that refuses the first delivery, and quotes its request."""
+    """A receiver that refuses the first delivery with an answer that contains private data."""
     with receiver() as running:
         running.replies.append(answer(500, b"no pearls please", X_Pearl="pearl"))
         yield running
@@ -161,7 +161,7 @@ def register_webhooks(client: Client, hooks: Receiver) -> None:
 
 
 def download(client: Client, job: str) -> None:
-    """Use a link twice, and with an invalid token. List the files, and use a renewed link."""
+    """Use a link twice, with invalid tokens, and from another program. Renew it, and get a single file."""
     _, shown, _ = client.request("GET", job)
     url = shown["receipt"]["signedUrl"]
     client.secrets.add_url(url)
@@ -184,7 +184,7 @@ def download(client: Client, job: str) -> None:
 
 
 def send_invalid_requests(client: Client) -> None:
-    """Send invalid requests. Their errors are quoted to the client only."""
+    """Send invalid requests. Only the responses may quote them."""
     bad = {"dataset": "pearl", "items": [{"key": "../pearl", "effectiveDate": "2071-13-32"}], "pearl": "pearl"}
     for body in (bad, {**bad, "format": "pearl"}, ["pearl"], b'{"pearl": ', b"\xffpearl"):
         assert client.request("POST", "/exports", body)[0] == 400

@@ -218,7 +218,8 @@ def page_urls(rows: Rows) -> Iterator[str]:
 
 
 def admin_urls(rows: Rows, pages: Client) -> Iterator[str]:
-    """Yield the URLs of admin lists: each list, each choice of each filter, a search without results, and links."""
+    """Yield the URLs of admin lists (each list, each choice of each filter, and a search without results), and the URLs
+    that other pages link to."""
     yield reverse("admin:index")
     for model, options in admin.site._registry.items():
         url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")

@@ -26,7 +26,7 @@ RECENT = 2_000  # exports and documents of the last day
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """The number of exports and of documents. There are about five times as many chunks, and as many events."""
+    """The number of exports and of documents. Chunks and events are each about five times as many."""
 
     jobs: int
 
@@ -49,7 +49,7 @@ class Rows:
 
 
 def make(size: Size, *, alice: User, staff: User) -> Rows:
-    """Create the rows, then vacuum and analyze the tables like autovacuum."""
+    """Create the rows, then vacuum and analyze the tables as autovacuum does."""
     Slot.objects.provide(count=settings.SLUICE.export_db_slots)
     datasets = [
         Dataset.objects.create(name=name, function=f"data.{name}", base_path=name)
@@ -88,7 +88,7 @@ def count(table: str) -> int:
 LOG = LogEntry._meta.db_table
 OTHERS = ("auth_user", "exports_dataset", "exports_slot", "exports_webhook", "etl_rule", "etl_rule_version")
 
-# Row 1 is the newest. Rows are inserted like in production, oldest first. 100 rows are older than any retention period.
+# Row 1 is the newest. Rows are inserted as in production, oldest first. 100 rows are older than any retention period.
 AGE = """
 CASE WHEN n <= %(recent)s THEN n * interval '42 seconds'
      WHEN n > %(jobs)s - 100 THEN interval '40 days' + n * interval '1 second'
@@ -161,7 +161,7 @@ SELECT path, dataset_id, 1, key, effective_date, repeat('e', 34), repeat('5a', 3
 FROM exports_chunk WHERE status = 'done'
 """
 
-# Two events of each chunk, for exports of the last day, and for 60 exports whose events the next sweep deletes.
+# Two events of each chunk, for exports of the last day, and for 59 exports whose events the next sweep deletes.
 STATEMENTS["exports_event"] = """
 INSERT INTO exports_event (job_id, seq, kind, status, chunk_id, at, told_at)
 WITH kept AS MATERIALIZED (

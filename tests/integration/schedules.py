@@ -1,4 +1,4 @@
-"""Schedules for tests, created as by the API."""
+"""Schedules for tests, created in the same way as by the API."""
 
 from datetime import UTC, datetime
 from typing import Any

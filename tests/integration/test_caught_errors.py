@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("empty_bucket")
 
 
 def errors(lines: list[Any], event: str) -> list[str]:
-    """Return the classes of the exceptions in these log lines."""
+    """Return the exception classes in an event's log lines, or `active` if a line logs the current exception."""
     found = [line for line in lines if line["event"] == event]
     return [type(line["exc_info"]).__name__ if line["exc_info"] is not True else "active" for line in found]
 

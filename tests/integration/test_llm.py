@@ -846,7 +846,8 @@ def test_cached_responses_are_not_used_for_other_rules_or_documents(models: Mode
 
 
 def test_a_repeated_request_is_identical(models: ModelServer) -> None:
-    """Markers are unpredictable, and are the same in all attempts of a run."""
+    """Markers are unpredictable, and are the same in all attempts of a run. A run without a secret, such as a rule
+    test, has markers of its own."""
     models.set_default(data_reply(GOOD))
 
     process()

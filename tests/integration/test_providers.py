@@ -66,7 +66,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 @pytest.fixture(scope="module")
 def reader() -> Iterator[LocalProvider]:
-    """The local provider, shared by all tests like in a worker, because it takes a second to start."""
+    """The local provider. All tests share it, as all documents of a worker do, because it takes a second to start."""
     with closing(LocalProvider()) as local:
         yield local
 

@@ -83,7 +83,7 @@ def test_a_job_takes_turns_with_a_hundred_of_another_user(
 
 
 def test_many_small_jobs_do_not_starve_another_user(dataset: Dataset, alice: User, bob: User) -> None:
-    """A37: a stream of small jobs does not either, each submitted when the last one has ended."""
+    """A37: nor does a stream of small jobs, each submitted when the previous one has ended."""
     large = make_job(dataset, alice, 200, key="LARGE")
     for number in range(20):
         make_job(dataset, bob, 3, key=f"B{number}")

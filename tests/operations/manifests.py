@@ -22,8 +22,8 @@ from jsonschema import Draft202012Validator
 PROJECT = Path(__file__).resolve().parents[2]
 FOLDER = PROJECT / "docker" / "kubernetes"
 OVERLAYS = ("small", "production")
-# The oldest version that README.md supports, and the newest version with installed schemas, which must still have every
-# field that is used.
+# The oldest version that docker/kubernetes/README.md supports, and the newest version with installed schemas, which
+# must still have every field that is used.
 VERSIONS = ("1.29", "1.37")
 # KEDA's kinds are not part of Kubernetes.
 KEDA = Draft202012Validator(json.loads((Path(__file__).parent / "schemas" / "keda.json").read_text()))
@@ -48,7 +48,7 @@ def location_of(document: Document) -> str:
 
 
 def completed(document: Document) -> Document:
-    """Add the parts that a patch may omit: labels of the pods, and containers."""
+    """Add the required parts that a patch may omit: the selector, and containers."""
     if document["kind"] == "Deployment":
         document["spec"].setdefault("selector", {})
         document["spec"]["template"]["spec"].setdefault("containers", [])

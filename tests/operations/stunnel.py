@@ -53,7 +53,7 @@ def openssl(*arguments: str) -> None:
 
 
 class Stunnel(LocalServer):
-    """A TLS listener that forwards to the server of this URL."""
+    """A TLS listener that forwards to the server at the URL `to`."""
 
     name: ClassVar[str] = "stunnel"
 

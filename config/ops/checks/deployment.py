@@ -70,7 +70,7 @@ def check_transport(**_kwargs: Any) -> list[CheckMessage]:
     if url.scheme != "http" or is_loopback(url.hostname or ""):
         return []
     hint = "Put a proxy with TLS in front of the object storage and set S3_PUBLIC_ENDPOINT_URL to its https address."
-    return [CheckWarning("S3_PUBLIC_ENDPOINT_URL is http: exports can be intercepted.", hint=hint, id="ops.W005")]
+    return [CheckWarning("The S3 endpoint for clients is http: exports can be intercepted.", hint=hint, id="ops.W005")]
 
 
 @register(deploy=True)

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 from config.ops.doctor.findings import Finding, failure, ok, warning
 
-# With more skew, a URL that is valid for 60 s may arrive expired; S3 rejects requests that are off by
-# more than 15 minutes.
+# Above FAILURE_SKEW, a URL that is valid for 60 s may arrive expired; S3 rejects requests that are off by more than
+# 15 minutes.
 WARNING_SKEW, FAILURE_SKEW = timedelta(seconds=5), timedelta(seconds=30)
 FIX = "Synchronize all hosts by NTP (chrony, systemd-timesyncd), and check its status on the host that is off."
 

@@ -146,11 +146,15 @@ class ProblemMiddleware:
         return None if problem is None else respond_by_path(problem, request)
 
     def replace_body(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-        """Replace the body of Django's error responses, including the technical pages of DEBUG. Keep their headers."""
+        """Replace the body of Django's error responses, including the technical pages of DEBUG. Keep their headers.
+
+        At paths of pages, replace the whole response, and only if the exception is a problem: for example, of a
+        middleware that needs an unavailable database.
+        """
         if not is_foreign_error(response):
             return response
         problem = of_exception(getattr(request, "uncaught", None))
-        if is_page(request):  # for example, a middleware that needs an unavailable database
+        if is_page(request):
             return respond_page(problem, request) if problem else response
         replaced = respond(problem or of_status(response.status_code), request)
         for name, value in response.items():

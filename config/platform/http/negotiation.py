@@ -22,8 +22,8 @@ WITHOUT_BODY = ("DELETE", "OPTIONS")
 class AcceptProblems(DefaultContentNegotiation):
     """REST framework's negotiation, adapted to clients that send all media types of the schema in `Accept`.
 
-    A client that accepts only problem documents is not refused. If the successful response of an operation has no
-    body, problem documents are its only media type.
+    A client that accepts only problem documents is not refused: they are the only media type of an operation whose
+    successful response has no body.
     """
 
     def select_renderer(

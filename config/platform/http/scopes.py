@@ -61,12 +61,12 @@ class HasScope(BasePermission):
 
 
 def permits(request: Request, scope: str) -> bool:
-    """Return whether the request is permitted: it has no token, or a token with the scope."""
+    """Return whether the request is permitted: it has no token, a token without scopes, or one with the scope."""
     return not is_limited(request) or scope in of_token(request.auth)
 
 
 def require_scope(request: Request, scope: str) -> None:
-    """Raise InsufficientScope if the request has a token without the scope."""
+    """Raise InsufficientScope if the request has a token with other scopes only."""
     if not permits(request, scope):
         raise InsufficientScope((scope,))
 

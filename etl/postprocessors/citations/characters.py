@@ -46,7 +46,8 @@ NUMBER_JOINERS = JOINERS + "/:,"
 
 
 class AsciiTable(dict[int, int]):
-    """A table for `str.translate` that maps digits, signs, and spaces to ASCII. Footnote marks become `^`."""
+    """A table for `str.translate` that maps digits, signs, and wide spaces to ASCII. Other spaces become no-break
+    spaces, and footnote marks become `^`."""
 
     def __missing__(self, code: int) -> int:
         self[code] = made = ord(to_ascii(chr(code)))
@@ -123,7 +124,8 @@ def is_wordlike(char: str) -> bool:
 
 
 def has_no_bounds(char: str) -> bool:
-    """Return whether a character belongs to a script without spaces between words, as in East and Southeast Asia."""
+    """Return whether a character belongs to a script without spaces between words, as in East and Southeast Asia, or to
+    another script in the same ranges, such as Korean."""
     return any(first <= char <= last for first, last in UNSPACED_SCRIPTS)
 
 

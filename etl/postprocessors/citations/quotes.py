@@ -1,4 +1,4 @@
-"""The quotes of citations. A quote is on one page, starts and ends at word bounds, and does not cut a number."""
+"""The quotes of citations. A quote is on one page, starts and ends at word boundaries, and does not cut a number."""
 
 from etl.postprocessors.citations.characters import cut_kind
 from etl.postprocessors.citations.index import Index, Place, Span

@@ -24,10 +24,10 @@ DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})(?:[T ](\d{2}:\d{2}.{0,40}))?")
 NUMERIC = re.compile(r"-?\d[\d.,'’ \u00a0\u202f]{0,40}")
 AMOUNT = re.compile(rf"(?:{LIKE_CURRENCY.pattern})?\s?\d[\d.,'’ \u00a0\u202f]{{0,40}}(?:{LIKE_CURRENCY.pattern})?")
 TIME_WINDOW = 40  # characters after a date
-MAX_TEXT = 20_000  # characters up to which a value is searched for
+MAX_TEXT = 20_000  # characters; longer values are not searched for
 # The minimum number of letters and digits. Shorter values may occur in a text by chance.
 MIN_LENGTH = 3
-# If the document does not contain a text of this length, the model has written it itself.
+# If the document does not contain a text that is at least this long, the text is the model's own.
 FREE_WORDS, FREE_LENGTH = 6, 80
 
 
@@ -119,7 +119,7 @@ def claims_in(data: Any, pointer: str = "", item: str = "", path: str = "") -> I
 
 # ---- Forms of values ------------------------------------------------------------------------------------------------
 def literal(value: Any) -> str:
-    """Return a value as it is written in JSON, but without quotes. Numbers keep their exact digits."""
+    """Return a value as text: strings without quotes, and numbers with all digits. Only huge exponents are kept."""
     if isinstance(value, Decimal):
         return format(value, "f") if -MAX_EXPONENT < value.adjusted() < MAX_EXPONENT else str(value)
     return str.__str__(value) if isinstance(value, str) else repr(value)
@@ -150,7 +150,7 @@ def day_of(text: str) -> tuple[date, str] | None:
 
 
 def numbers_of_text(text: str) -> tuple[Decimal, ...]:
-    """Return the possible values of a numeric string. If it starts with a zero, it is an identifier and has none."""
+    """Return the possible values of a numeric string. With a leading zero, as in `007`, it is an identifier: none."""
     if not NUMERIC.fullmatch(text):
         return ()
     sign = -1 if text.startswith("-") else 1

@@ -10,7 +10,7 @@ from unicodedata import bidirectional, east_asian_width
 # Minimum gaps as multiples of the type size: between the cells of a row, and between words.
 CELL_GAP = 0.9
 WORD_GAP = 0.12
-# Maximum overlap of words that a space of the text layer separates, and maximum offset of text that is printed twice.
+# Maximum overlap of words that a space of the text layer separates, and maximum offset of an incomplete second print.
 SPACE_OVERLAP, OVERPRINT = 0.2, 0.1
 # Mark after a hyphen at the end of a line. `hyphens` decides later whether the hyphen stays.
 BREAK = "\x02"
@@ -168,7 +168,7 @@ def is_unspaced(character: str) -> bool:
 
 
 def body_size(boxes: Iterable[Box]) -> float:
-    """Return the median type size, weighted by characters."""
+    """Return the median type size, weighted roughly by characters."""
     sizes = [box.size for box in boxes for _ in range(1 + len(box.text) // 8)]
     return median(sizes) if sizes else 0.0
 
@@ -190,7 +190,7 @@ def overlap(first: Area, second: Area) -> float:
 
 # ---- Right-to-left scripts ------------------------------------------------------------------------------------------
 def direction(text: str) -> int:
-    """Return -1 for text in a right-to-left script, 1 for one in another script, 0 without letters."""
+    """Return -1 for text in a right-to-left script, 1 for text in another script, and 0 for text without letters."""
     for character in text:
         match bidirectional(character):
             case "R" | "AL":

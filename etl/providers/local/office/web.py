@@ -121,7 +121,8 @@ def move_foot_to_end(foot: Any) -> None:
 
 
 def is_layout(table: Any) -> bool:
-    """Return whether a table is only used for layout: it has a single column, or contains tables."""
+    """Return whether a table is only used for layout: it has no header cells, and it has a single column, contains
+    tables, or has the role `presentation`."""
     if next(table.iter("th"), None) is not None:
         return False
     is_nested = next(table.iterdescendants("table"), None) is not None
@@ -140,7 +141,7 @@ def belongs_to(part: Any, table: Any) -> bool:
 
 
 def count_cells(root: Any, budget: TextBudget) -> None:
-    """Limit column and row spans, and count the cells that columns span. Raises TooManyCells."""
+    """Limit column and row spans, and count each cell once for each column that it spans. Raises TooManyCells."""
     for cell in root.iter("td", "th"):
         spans = {name: number((cell.get(name) or "").strip(), 1) for name in ("colspan", "rowspan")}
         for name, span in spans.items():
