@@ -62,7 +62,7 @@ demo: setup ## run real exports through a local stack and verify the results
 test: setup browser ## run the main tests against real servers, workers, OCR, and a real browser (six minutes)
 	@$(PYTHON) -m pytest -n $(TESTERS) --dist worksteal -m 'not slow'
 
-test-all: setup browser ## run the main tests and the slow ones (fifteen minutes)
+test-all: setup browser ## run the main tests and the slow ones (an hour on two cores)
 	@if command -v npm >/dev/null; then $(MAKE) generators; fi
 	@$(PYTHON) -m pytest -n $(TESTERS) --dist worksteal
 

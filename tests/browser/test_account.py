@@ -111,6 +111,7 @@ def test_the_password_can_be_changed(anonymous: Page, carol: User, accessible: A
     assert carol.check_password("another one, 2")
 
 
+@pytest.mark.slow
 def test_a_missing_page_shows_a_404_page(page: Page, watch: PageMonitor, accessible: Accessible) -> None:
     watch.expect("404")
     response = page.goto("/app/exports/00000000-0000-0000-0000-000000000000")
@@ -122,6 +123,7 @@ def test_a_missing_page_shows_a_404_page(page: Page, watch: PageMonitor, accessi
     expect(page.get_by_role("navigation", name="Main")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_it_fits_a_phone(page: Page, anonymous: Page) -> None:
     for each, paths in ((anonymous, ("/", "/app/sign-in")), (page, ("/app/account",))):
         each.set_viewport_size({"width": 390, "height": 800})

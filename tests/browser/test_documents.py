@@ -97,8 +97,8 @@ def test_chosen_and_dropped_files_are_processed(
     assert file.read_text().startswith("<!-- page: 1 -->")
 
 
-@pytest.mark.usefixtures("slow_images")
 @pytest.mark.slow
+@pytest.mark.usefixtures("slow_images")
 def test_it_works_without_scripts(browser: Browser, web: Web, alice: User, watch: PageMonitor) -> None:
     context = browser.new_context(base_url=f"http://localhost:{web.port}", java_script_enabled=False)
     sign_in(context, alice)
@@ -141,6 +141,7 @@ def test_a_lost_response_creates_no_second_task(page: Page, watch: PageMonitor) 
     assert Task.objects.count() == 1
 
 
+@pytest.mark.slow
 def test_a_refused_upload_shows_the_api_error(page: Page, watch: PageMonitor) -> None:
     watch.expect("415")
     page.goto(LIST)
@@ -154,6 +155,7 @@ def test_a_refused_upload_shows_the_api_error(page: Page, watch: PageMonitor) ->
     assert not Task.objects.exists()
 
 
+@pytest.mark.slow
 def test_a_cancelled_upload_can_be_sent_again(page: Page) -> None:
     held: list[Route] = []
     page.route("**/api/v1/etl/submit", lambda route: held.append(route))  # noqa: PLW0108 - playwright wants a function
@@ -333,8 +335,8 @@ def test_values_link_to_their_citations(
     assert '"total": 645.0' in file.read_text()
 
 
-@pytest.mark.usefixtures("slow_images")
 @pytest.mark.slow
+@pytest.mark.usefixtures("slow_images")
 def test_a_value_is_shown_on_the_image_of_its_page(
     page: Page, alice: User, workers: Workers, monkeypatch: pytest.MonkeyPatch, accessible: Accessible
 ) -> None:

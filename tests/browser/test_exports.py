@@ -476,6 +476,7 @@ def test_selected_exports_are_counted_and_cancelled(
     assert failed.status == "failed"
 
 
+@pytest.mark.slow
 def test_the_job_of_another_user_is_not_found(
     dataset: Dataset, bob: User, page: Page, watch: PageMonitor, accessible: Accessible
 ) -> None:

@@ -366,6 +366,7 @@ def test_typed_text_survives_server_errors_and_outages(editor: Page, watch: Page
     expect(page.get_by_role("status").first).to_contain_text("Saved as version 2")
 
 
+@pytest.mark.slow
 def test_a_user_signed_out_while_typing_can_sign_in_and_save(
     editor: Page, context: BrowserContext, watch: PageMonitor, alice: User, rule: Rule
 ) -> None:
@@ -521,6 +522,7 @@ def test_the_markdown_of_a_document_can_be_used(editor: Page, models: ModelServe
     assert "Total: 12.50 EUR" in models.requests[0].message("user")
 
 
+@pytest.mark.slow
 def test_a_system_rule_can_be_tried(page: Page, models: ModelServer, alice: User) -> None:
     system_rules.load_all()
     page.goto(f"/app/rules/{Rule.objects.get(slug='default').pk}")

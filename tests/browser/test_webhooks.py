@@ -51,6 +51,7 @@ def open_page(page: Page, hook: Webhook) -> Page:
     return page
 
 
+@pytest.mark.slow
 def test_a_new_webhook_shows_its_secret_once_and_delivers(
     page: Page, workers: Workers, endpoint: Receiver, accessible: Accessible
 ) -> None:
@@ -214,6 +215,7 @@ def test_it_reports_and_survives_a_brief_server_error(
     expect(page.locator("#trouble")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_it_fits_a_phone(page: Page, alice: User) -> None:
     scenes_webhooks.broken(alice)
     page.set_viewport_size({"width": 390, "height": 800})

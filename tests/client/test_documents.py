@@ -100,6 +100,7 @@ def test_a_rule_is_selected_by_name_or_id(alice: User, sluice: Cli, document: Pa
 # ---- Wait -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_waits_for_all_tasks_and_reports_each(alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     """C3."""
     tasks = [make_task(alice) for _ in range(3)]
@@ -121,6 +122,7 @@ def test_json_output_includes_failed_tasks(alice: User, sluice: Cli) -> None:
     assert (output["status"], output["error"]["code"]) == ("failed", "file_encrypted")
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_waiting_only(alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     """C3."""
     task = make_task(alice)
@@ -165,6 +167,7 @@ def test_the_e_invoice_of_a_document_is_shown(alice: User, sluice: Cli) -> None:
         assert f"E-invoice  UBL XRECHNUNG 3.0, {shown}\n" in sluice("document", "show", task.pk).text
 
 
+@pytest.mark.slow
 def test_a_result_is_printed_as_text_or_data(alice: User, sluice: Cli) -> None:
     task = make_task(alice)
     assert "not_ready" in sluice("document", "result", task.pk, "--markdown", code=5).err
@@ -197,6 +200,7 @@ def test_a_concurrent_change_of_a_result_is_a_refusal() -> None:
     assert cli_error_of(Problem({"code": "precondition_failed"}, status=412)).code is Exit.REFUSED
 
 
+@pytest.mark.slow
 def test_a_result_is_corrected_and_approved(alice: User, sluice: Cli) -> None:
     """B37: numbers keep the digits of the file, and the history shows the change."""
     task = make_invoice(alice)
@@ -240,6 +244,7 @@ def test_a_queued_document_is_cancelled(alice: User, sluice: Cli) -> None:
     assert "cancelled" in sluice("document", "result", task.pk, code=8).err
 
 
+@pytest.mark.slow
 def test_another_rule_reprocesses_the_same_text(alice: User, sluice: Cli) -> None:
     task, rule = make_task(alice), make_rule(alice, name="Totals")
     read(task)
@@ -265,6 +270,7 @@ def totals(sluice: Cli) -> dict[str, Any]:
     return rule
 
 
+@pytest.mark.slow
 def test_a_rule_is_created_changed_and_deleted(alice: User, sluice: Cli, totals: dict[str, Any]) -> None:
     """C3: the output of `show` can be edited and sent back."""
     number = sluice("rule", "create", "rule.json").word
@@ -363,6 +369,7 @@ def test_a_batch_of_inbox_files_is_submitted(alice: User, sluice: Cli, document:
         assert "either files or --prefix" in sluice("document", "batch", "submit", *files, code=2).err
 
 
+@pytest.mark.slow
 def test_a_batch_is_uploaded_directly_to_object_storage(
     alice: User, sluice: Cli, document: Path, api_proxy: FaultProxy, storage_proxy: FaultProxy
 ) -> None:
@@ -374,6 +381,7 @@ def test_a_batch_is_uploaded_directly_to_object_storage(
     assert len(api_proxy.requests_to("POST", "/batches")) == 2
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_awaited_by_the_command_that_the_error_names(alice: User, sluice: Cli) -> None:
     """C3."""
     rule = make_rule(alice, name="invoices")

@@ -99,6 +99,7 @@ def test_a_broken_connection_resumes_at_its_offset(
     assert ranges(storage_proxy) == ["", "bytes=1000000-", "bytes=1500000-"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_download_resumes_in_the_next_run(
     done: Job, content: bytes, sluice: Cli, storage_proxy: FaultProxy
 ) -> None:
@@ -183,6 +184,7 @@ def test_surplus_bytes_are_discarded(done: Job, content: bytes, sluice: Cli, sto
     assert list(sluice.folder.glob("all.csv*")) == []
 
 
+@pytest.mark.slow
 def test_a_storage_outage_keeps_the_partial_file(
     done: Job, content: bytes, sluice: Cli, storage_proxy: FaultProxy
 ) -> None:

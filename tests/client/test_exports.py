@@ -182,6 +182,7 @@ def test_requests_that_are_not_idempotent_are_not_repeated(
     assert Job.objects.count() == 2
 
 
+@pytest.mark.slow
 def test_requests_to_a_busy_server_are_retried_after_the_requested_delay(
     dataset: Dataset, sluice: Cli, api_proxy: FaultProxy
 ) -> None:

@@ -66,6 +66,7 @@ def test_an_export_is_created_once_and_downloaded(
     assert str(export.receipt and export.receipt.signed_url) not in repr(export)
 
 
+@pytest.mark.slow
 def test_waiting_reports_progress_and_raises_an_error_for_a_failed_export(
     dataset: Dataset, alice: User, client: "Client", api_proxy: FaultProxy
 ) -> None:
@@ -101,6 +102,7 @@ def test_waiting_reports_progress_and_raises_an_error_for_a_failed_export(
         client.exports.download(export)
 
 
+@pytest.mark.slow
 def test_asyncio_tasks_can_share_a_client(
     dataset: Dataset, alice: User, client: "Client", api_proxy: FaultProxy, tmp_path: Path
 ) -> None:

@@ -79,6 +79,7 @@ def test_a_schedule_can_be_created_as_paused(dataset: Dataset, sluice: Cli) -> N
     assert Schedule.objects.get(pk=create(sluice, "--paused")).next_run_at is None
 
 
+@pytest.mark.slow
 def test_a_deleted_schedule_keeps_its_exports(dataset: Dataset, sluice: Cli) -> None:
     made = create(sluice)
     sluice("export", "schedule", "run", made)

@@ -25,6 +25,7 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
+@pytest.mark.slow
 def test_it_reports_progress_and_the_outcome(dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     """C3."""
     job = make_job(dataset, alice, 3)
@@ -48,6 +49,7 @@ def test_exit_codes_reflect_the_outcome(dataset: Dataset, alice: User, done: Job
     assert sluice("export", "wait", job.pk, "--json", code=8).json["status"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_a_broken_stream_resumes(dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     """C3: the stream breaks before the event of the first chunk."""
     job = make_job(dataset, alice, 2)
@@ -146,6 +148,7 @@ def test_ctrl_c_stops_waiting_only(dataset: Dataset, alice: User, sluice: Cli, a
     assert job.status == "pending"
 
 
+@pytest.mark.slow
 def test_a_revoked_token_ends_the_wait(dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     job = make_job(dataset, alice, 1)
     api_proxy.inject("GET", "/events", cut_after(0), times=9)  # without streams, the command polls
@@ -167,6 +170,7 @@ def on_terminal(sluice: Cli, *arguments: object) -> tuple[subprocess.Popen[bytes
     return process, controller
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_progress_bar(dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     """C3."""
     job = make_job(dataset, alice, 4)
@@ -185,6 +189,7 @@ def test_a_terminal_shows_a_progress_bar(dataset: Dataset, alice: User, sluice: 
     assert "Failed: JFK 2024-03-01" in shown
 
 
+@pytest.mark.slow
 def test_color_is_used_on_terminals_that_support_it(dataset: Dataset, done: Job, sluice: Cli) -> None:
     process, terminal = on_terminal(sluice, "export", "list")
     assert b"\x1b[32msuccess" in read_all(terminal)

@@ -90,6 +90,7 @@ def test_it_is_openapi_3_1() -> None:
     validate_schema(document())  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.slow
 def test_its_schemas_are_json_schemas() -> None:
     """The meta-schema of OpenAPI does not check schemas, so they are checked with the meta-schema of JSON Schema."""
     for shape in chain(document()["components"]["schemas"].values(), inline_shapes(document())):

@@ -20,6 +20,7 @@ PUBLIC = {"livez", "readyz", "metrics", "download"}
 GZIP = {"accept-encoding": "gzip"}
 
 
+@pytest.mark.slow
 def test_unknown_query_parameters_are_errors(api: APIClient) -> None:
     """C4: the error names each of them, also if the query has documented parameters too."""
     for name, operation in operations().items():

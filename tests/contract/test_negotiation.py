@@ -86,6 +86,7 @@ def test_an_unexpected_body_is_an_error(api: APIClient, alice: User) -> None:
         assert response.json()["errors"][0]["pointer"] == "/surprise"
 
 
+@pytest.mark.slow
 def test_unavailable_response_formats_are_406(api: APIClient) -> None:
     for method, path, operation in requests():
         response = api.generic(method, path, content_type="application/json", headers={"accept": "text/csv"})

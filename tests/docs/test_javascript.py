@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import Browser
 from standardwebhooks import Webhook
 
@@ -54,6 +55,7 @@ def bad() -> dict[str, dict[str, str]]:
     }
 
 
+@pytest.mark.slow
 def test_it_accepts_valid_signatures_and_refuses_the_rest(tmp_path: Path) -> None:
     save(tmp_path)
     genuine, forged = good(), bad()

@@ -174,6 +174,7 @@ def test_markdown_is_streamed(alice: User, web: Web, clients: Clients, token: st
     assert errors(web) == []
 
 
+@pytest.mark.slow
 def test_more_requests_can_wait_than_the_database_pool_has_connections(
     alice: User,
     web: Web,

@@ -240,6 +240,7 @@ def test_the_stream_of_an_ended_job_ends_at_once(dataset: Dataset, alice: User, 
     assert clients(token).request(f"/exports/{job.pk}/events", after=end.id).status == 204
 
 
+@pytest.mark.slow
 def test_a_retried_job_continues_its_event_sequence(
     dataset: Dataset, alice: User, clients: Clients, token: str
 ) -> None:

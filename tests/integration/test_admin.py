@@ -33,6 +33,7 @@ LISTS = (*MODELS, "auth_user", "auth_group", "knox_authtoken")
 
 
 # ---- Viewing ------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_it_shows_a_list_and_a_page_of_each_model(pages: Client, failed: Job, delivered: Receipt) -> None:
     for model in MODELS:
         row = apps.get_model("exports", model).objects.order_by("pk").last()
@@ -45,6 +46,7 @@ def test_it_opens_empty_lists(pages: Client) -> None:
         assert pages.get(list_of(model)).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_job_links_to_its_related_objects(pages: Client, delivered: Receipt) -> None:
     """Follows every link to a row, and to the rows of a row, until there are no new ones."""
     seen, todo = set[str](), {page_of(delivered.job)}
@@ -73,6 +75,7 @@ def test_explanations_for_staff_do_not_refer_to_staff() -> None:
     assert not [code for code in EXPLANATIONS if "staff" in advice_on(code)]
 
 
+@pytest.mark.slow
 def test_it_marks_slots_that_claims_skip(pages: Client, slots: int, dataset: Dataset, settings: LazySettings) -> None:
     """The rows of slots remain when their limit is lowered."""
     Slot.objects.provide(count=2, dataset=dataset)
@@ -89,6 +92,7 @@ def test_it_marks_slots_that_claims_skip(pages: Client, slots: int, dataset: Dat
     assert text_of(pages.get(list_of("slot"))).count("not in use") == 2
 
 
+@pytest.mark.slow
 def test_it_finds_a_link_by_its_leaked_url(pages: Client, delivered: Receipt) -> None:
     """The search term can be a URL, a token, a truncated token, or an ID."""
     link = links.mint(delivered)
@@ -201,6 +205,7 @@ def test_lists_refuse_unknown_filters() -> None:
     assert [each for each in site._registry.values() if not isinstance(each, RestrictedFilters)] == []
 
 
+@pytest.mark.slow
 def test_lists_accept_their_own_filters_and_those_of_links(pages: Client, failed: Job) -> None:
     for model, query in (
         ("job", {"user__id__exact": failed.user_id, "dataset__id__exact": 1, "status__exact": "failed"}),
@@ -253,6 +258,7 @@ def test_account_managers_cannot_grant_permissions(alice: User) -> None:
         assert set(found.user_permissions.all()) == before
 
 
+@pytest.mark.slow
 def test_account_managers_cannot_change_other_staff(pages: Client, staff: User, alice: User) -> None:
     hal = account_manager()
     client = browser_of(hal)

@@ -89,6 +89,7 @@ def test_it_skips_selected_rows_beyond_the_limit(pages: Client, failed: Job, mon
     assert pages.post(action, fields | {"selection": three}).status_code == 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "chosen",
     ["", "no json", "[1]", '[["nonsense", ""]]', '[["\\u0000", ""]]', "{}[]", "[" * 200_000, f"[]{' ' * 2_000_000}"],
@@ -110,6 +111,7 @@ def test_actions_redirect_only_to_their_origin(pages: Client, failed: Job) -> No
 
 
 # ---- Jobs -----------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_it_retries_selected_jobs_and_logs_the_action(
     pages: Client, staff: User, failed: Job, dataset: Dataset, alice: User
 ) -> None:

@@ -106,6 +106,7 @@ def test_workers_are_loaded_with_their_current_work(
     assert client.get(WORKERS).status_code == 302
 
 
+@pytest.mark.slow
 def test_workers_are_unknown_without_a_broker(pages: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "snapshot", workers.Snapshot())
     with broker_at("redis://127.0.0.1:9/0"):
@@ -148,6 +149,7 @@ def tones(pages: Client) -> dict[str, str]:
     return {figure.title: figure.tone for figure in pages.get(START).context["figures"]}
 
 
+@pytest.mark.slow
 def test_it_warns_when_periodic_tasks_do_not_run(pages: Client) -> None:
     """No other figure shows that lost work is not recovered."""
     down = "Celery beat or the maintenance worker is down, so lost work is not recovered"
@@ -360,8 +362,8 @@ def test_100_000_chunks_cost_no_extra_queries(pages: Client, failed: Job, alice:
     assert rows_behind(pages, list_of("job")) == 10_000
 
 
-@pytest.mark.parametrize("name", ["JOBS_BY_HOUR", "EXPORTED_BY_HOUR", "QUEUE", "FAILURES"])
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["JOBS_BY_HOUR", "EXPORTED_BY_HOUR", "QUEUE", "FAILURES"])
 def test_its_statements_use_indexes(pages: Client, failed: Job, alice: User, name: str) -> None:
     add_chunks(failed, 20_000)
     run(MANY_JOBS, user=alice.pk, dataset=failed.dataset_id, first=1, last=20_000)

@@ -59,6 +59,7 @@ def run_to_the_end(task: Task) -> int:
     raise AssertionError("the stage does not end")
 
 
+@pytest.mark.slow
 def test_attempts_that_make_progress_are_not_counted(models: ModelServer, alice: User) -> None:
     """Otherwise, any three transient errors would make a document fail, although each attempt makes progress."""
     refused: set[int] = set()
@@ -115,6 +116,7 @@ def test_a_slow_model_that_makes_progress_does_not_fail(
     assert seen(task).attempts["postprocess"] < runs
 
 
+@pytest.mark.slow
 def test_a_model_that_is_too_slow_for_one_call_fails(
     models: ModelServer, alice: User, configure_stages: ConfigureStages
 ) -> None:

@@ -405,6 +405,7 @@ def test_a_missing_file_is_exported_again(dataset: Dataset, alice: User, harm: s
     assert (job.status, job.done, job.rows, job.bytes) == ("success", 2, 6, 2 * len(CONTENT))
 
 
+@pytest.mark.slow
 def test_a_chunk_that_is_exported_again_has_no_file(
     dataset: Dataset, alice: User, api: APIClient, source_db: psycopg.Connection
 ) -> None:
@@ -451,6 +452,7 @@ def test_a_file_is_recorded_after_others_stored_the_same_bytes_again(
     assert head.etag == File.objects.get().etag == job.chunks.get().etag
 
 
+@pytest.mark.slow
 def test_a_missing_file_at_the_last_attempt_fails_the_job(dataset: Dataset, alice: User) -> None:
     """The job would otherwise have no attempt left and never end."""
     job = make_job(dataset, alice, 2)
@@ -916,6 +918,7 @@ def test_the_state_of_a_receipt_follows_the_database_clock(
 # ---- A storage that refuses writes ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_refused_delivery_costs_no_attempt(dataset: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
     """A40: this holds for EXPORT_STORAGE_PATIENCE_SECONDS."""
     job = make_job(dataset, alice, 2)
@@ -979,6 +982,7 @@ def test_an_attempt_without_a_receipt_leaves_no_copies(
     assert list(storage.list_objects(folder)) == []
 
 
+@pytest.mark.slow
 def test_a_delivery_is_created_again_after_its_worker_was_killed(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1168,6 +1172,7 @@ def test_concurrent_exports_of_the_same_files_do_not_make_jobs_fail(
         check_delivery(job.receipt, list(job.chunks.order_by("seq")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base_path", ["things", "moved"])
 def test_jobs_of_two_schema_versions_do_not_replace_each_others_files_endlessly(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, base_path: str

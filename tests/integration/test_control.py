@@ -98,6 +98,7 @@ def test_the_holder_of_a_cancelled_chunk_is_fenced_and_frees_its_slot(dataset: D
     assert (job.status, job.cancelled, job.done, job.failed) == ("cancelled", 1, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_running_chunk_stops_at_its_next_part_and_its_upload_is_aborted(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any
 ) -> None:

@@ -96,6 +96,7 @@ def test_a_chunk_fails_without_an_older_file(older: Job, dataset: Dataset, alice
     assert (job.status, job.done, job.degraded, job.failed) == ("failed", 1, 1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["deleted", "changed", "other version"])
 def test_a_chunk_fails_if_the_older_file_has_changed(older: Job, dataset: Dataset, alice: User, harm: str) -> None:
     """A16, A18."""

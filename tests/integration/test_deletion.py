@@ -68,6 +68,7 @@ def test_a_pending_task_is_cancelled_and_deleted(api: APIClient, alice: User) ->
     assert (objects(task), scripted_stages.calls(f"ocr-{task.pk}")) == (set(), [])
 
 
+@pytest.mark.slow
 def test_a_running_task_is_only_deleted_with_force(api: APIClient, alice: User) -> None:
     task = make_task(alice, "until never")
     done: list[bool] = []

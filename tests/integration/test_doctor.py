@@ -352,6 +352,7 @@ def test_it_checks_a_separate_redis_for_run_states(change: Callable[..., None]) 
     assert "ETL_REDIS_URL" in text
 
 
+@pytest.mark.slow
 def test_it_checks_that_rabbitmq_responds(change: Callable[..., None]) -> None:
     change(celery_broker_url=SecretStr("amqp://somebody:password@127.0.0.1:1//"))
     level, text = broker("response")

@@ -732,6 +732,7 @@ def test_a_full_queue_is_described_in_the_singular_too(api: APIClient, settings:
     assert full.json()["detail"] == "The document queue is full, with 1 document of at most 1. Try again later."
 
 
+@pytest.mark.slow
 def test_many_file_keys_are_refused_in_linear_time(api: APIClient) -> None:
     """B36"""
     keys = [f"{number:x}" for number in range(40_000)]
@@ -749,6 +750,7 @@ def test_a_forced_cancellation_without_effect_does_not_suggest_force(api: APICli
     assert (response.status_code, response.json()["detail"]) == (409, "No document of this batch can be cancelled.")
 
 
+@pytest.mark.slow
 def test_concurrent_cancellations_without_effect_are_not_recorded(api: APIClient) -> None:
     """B36: a double click, while all documents are being processed."""
     for _ in range(10):

@@ -100,6 +100,7 @@ def test_the_page_shows_progress_and_failures_by_reason(client: Client, alice: U
     assert f"← Batch {batch.pk}" in page(client, f"/app/documents/{tasks[0].pk}")
 
 
+@pytest.mark.slow
 def test_buttons_retry_and_cancel_a_batch(client: Client, alice: User) -> None:
     """B36."""
     batch, tasks = make_batch(alice, 3)

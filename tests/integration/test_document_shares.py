@@ -75,6 +75,7 @@ def test_a_users_document_is_not_delayed_by_another_users_backlog(alice: User, b
     assert order_of(mine) == [backlog[4].pk, backlog[5].pk]
 
 
+@pytest.mark.slow
 def test_three_users_take_turns_in_both_stages(alice: User, bob: User, rule: Rule) -> None:
     carol = User.objects.create_user("carol")
     all_of = {user: [make_task(user, rule=rule) for _ in range(3)] for user in (alice, bob, carol)}
@@ -85,6 +86,7 @@ def test_three_users_take_turns_in_both_stages(alice: User, bob: User, rule: Rul
     assert order_of(backlog, Stage.POSTPROCESS) == expected
 
 
+@pytest.mark.slow
 def test_a_stream_of_single_documents_does_not_starve_a_backlog(alice: User, bob: User, rule: Rule) -> None:
     backlog = [make_task(alice, rule=rule) for _ in range(8)]
     for _ in range(4):
@@ -166,6 +168,7 @@ def test_workers_that_find_the_same_task_run_it_once(alice: User, bob: User, rul
     assert [len(scripted_stages.calls(f"ocr-{task.pk}")) for task in made] == [1] * 12
 
 
+@pytest.mark.slow
 def test_turns_are_found_by_index(alice: User, rule: Rule) -> None:
     """Neither a start nor a submission reads the many ended tasks in the table."""
     row = make_row(alice, rule=rule)

@@ -148,6 +148,7 @@ def test_a_page_shows_when_its_document_is_deleted(client: Client, alice: User, 
     assert "kept until 2027-01-31 12:00 UTC" in text(client.get(path(task)))
 
 
+@pytest.mark.slow
 def test_the_number_of_queries_does_not_grow_with_the_list(client: Client, alice: User) -> None:
     rule = make_rule(alice)
     running = make_task(alice, rule=rule)
@@ -487,6 +488,7 @@ def test_a_missing_model_does_not_suggest_a_later_retry(client: Client, alice: U
 
 
 # ---- Large documents -------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_long_documents_are_shown_a_few_pages_at_a_time(client: Client, alice: User) -> None:
     scenes.long_document(alice)
     task = Task.objects.latest("task_id")
@@ -577,6 +579,7 @@ def test_exactly_the_error_codes_have_explanations() -> None:
         assert each.advice.endswith(".")
 
 
+@pytest.mark.slow
 def test_exactly_the_warning_codes_have_explanations() -> None:
     """The code of a warning is the first argument of `….warn(…)`."""
     codes = set(OFFICE_WARNINGS)

@@ -110,6 +110,7 @@ def test_xml_is_read_in_any_encoding(provider: LocalProvider, make_document: Mak
     assert warnings == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -259,6 +260,7 @@ def test_the_markdown_of_xml_is_a_readable_invoice(provider: LocalProvider, make
     assert "| Amount due | 2363.58 |" in markdown
 
 
+@pytest.mark.slow
 def test_a_broken_rule_and_a_page_that_differs_are_warnings(alice: User, local: ConfigureStages, rule: Rule) -> None:
     """B41: warnings have the number of the broken rule of EN 16931 and both amounts, whichever rule the task uses."""
     content = pdf_of(xrechnung_xml=XML.replace(b"<ram:DuePayableAmount>2363.58", b"<ram:DuePayableAmount>2463.58"))
@@ -299,6 +301,7 @@ def test_without_an_invoice_and_a_model_the_task_fails(alice: User, local: Confi
     assert (row.error["code"], row.error["retryable"]) == ("no_einvoice", False)
 
 
+@pytest.mark.slow
 def test_without_an_invoice_the_model_fills_the_same_schema(
     settings: LazySettings, alice: User, local: ConfigureStages, rule: Rule
 ) -> None:
@@ -327,6 +330,7 @@ def test_without_an_invoice_the_model_fills_the_same_schema(
     assert set(data["totals"]) == {"gross"}
 
 
+@pytest.mark.slow
 def test_a_retry_of_the_extraction_reads_the_stored_invoice(
     api: APIClient, alice: User, local: ConfigureStages, rule: Rule
 ) -> None:

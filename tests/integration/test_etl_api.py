@@ -257,6 +257,7 @@ def test_a_long_poll_returns_at_the_first_change(api: APIClient, alice: User) ->
     assert not lookup.waiting_requests.by_user
 
 
+@pytest.mark.slow
 def test_a_long_poll_without_a_change_times_out(api: APIClient, alice: User) -> None:
     task = make_task(alice)
 
@@ -293,6 +294,7 @@ def test_long_polls_beyond_the_limit_return_immediately(
             expect_within(3, poll)
 
 
+@pytest.mark.slow
 def test_a_long_poll_holds_no_database_connection(api: APIClient, alice: User) -> None:
     """There can be more long polls than connections in the pool."""
     task = make_task(alice)
@@ -430,6 +432,7 @@ def test_lists_do_not_read_results(api: APIClient, alice: User) -> None:
 # ---- Without Redis --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_without_redis_rows_are_returned_in_bounded_time(
     api: APIClient,
     alice: User,

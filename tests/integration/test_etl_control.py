@@ -118,6 +118,7 @@ def test_a_running_task_can_be_cancelled_by_force(alice: User, stage: Stage, mon
         actions.cancel(task=row_of(task), is_forced=True)
 
 
+@pytest.mark.slow
 def test_a_forced_cancellation_and_an_end_have_one_winner(alice: User) -> None:
     """B33: in any order, the task ends once, and the row and Redis have the same status."""
     rule = make_rule(alice)
@@ -180,6 +181,7 @@ def race(barrier: threading.Barrier, action: Callable[[], Any]) -> Any:
         connection.close()
 
 
+@pytest.mark.slow
 def test_a_concurrent_cancel_and_start_have_one_winner(alice: User) -> None:
     """B6: if the task is cancelled, no provider reads the document. If the cancellation is refused, the task runs."""
     rule = make_rule(alice)

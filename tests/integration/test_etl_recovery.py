@@ -444,6 +444,7 @@ def test_a_large_result_is_recorded_from_object_storage(alice: User, monkeypatch
 
 
 # ---- Concurrency ----------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_concurrent_recoveries_have_the_effect_of_one(alice: User) -> None:
     """B10: several schedulers may run, and messages may be delivered more than once."""
     rule = make_rule(alice)

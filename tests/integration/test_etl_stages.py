@@ -599,6 +599,7 @@ def test_a_storage_failure_is_transient(alice: User, proxy: Proxy) -> None:
     assert run_when_due(task, Stage.OCR)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", Stage)
 def test_a_storage_that_refuses_writes_pauses_a_stage(alice: User, proxy: Proxy, stage: Stage) -> None:
     """A40: only writes are refused. The engine is called once more than needed, and the attempts do not count."""
@@ -717,6 +718,7 @@ def test_an_outcome_that_was_not_recorded_in_the_row_is_final(alice: User, monke
     assert row_of(task).status == "pending"
 
 
+@pytest.mark.slow
 def test_without_redis_no_stage_starts(alice: User, configure_stages: ConfigureStages, silent_redis: str) -> None:
     task = make_task(alice)
     configure_stages(etl_redis_url=SecretStr(silent_redis))
@@ -755,6 +757,7 @@ def test_an_expired_lease_is_lost_before_any_check() -> None:
         context.check()
 
 
+@pytest.mark.slow
 def test_an_outcome_is_written_after_a_short_redis_outage(
     alice: User, configure_stages: ConfigureStages, settings: LazySettings, silent_redis: str
 ) -> None:
@@ -797,6 +800,7 @@ def test_a_start_with_a_late_reply_does_not_count_as_an_attempt(alice: User, rel
     assert row_of(task).metadata["attempts"] == {"ocr": 1, "postprocess": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "stage", "status"),
     [
@@ -806,7 +810,6 @@ def test_a_start_with_a_late_reply_does_not_count_as_an_attempt(alice: User, rel
         ("Hello.", Stage.POSTPROCESS, "completed"),
     ],
 )
-@pytest.mark.slow
 def test_an_outcome_with_a_late_reply_counts(alice: User, relay: Relay, text: str, stage: Stage, status: str) -> None:
     """B2: this includes a heartbeat that fails in the meantime, because the outcome has ended the lease. The run is not
     counted as lost.

@@ -230,6 +230,7 @@ def test_listeners_at_the_same_event_share_bytes(alice: User) -> None:
     assert first is second
 
 
+@pytest.mark.slow
 def test_without_redis_streams_are_built_from_rows(
     alice: User,
     settings: LazySettings,

@@ -415,6 +415,7 @@ def test_concurrent_repeats_create_one_task(alice: User) -> None:
 # ---- Unavailable servers --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_without_redis_the_task_is_accepted_and_left_to_recovery(
     api: APIClient, settings: LazySettings, silent_redis: str
 ) -> None:
@@ -429,6 +430,7 @@ def test_without_redis_the_task_is_accepted_and_left_to_recovery(
     assert valkey().llen("etl-ocr") == 0
 
 
+@pytest.mark.slow
 def test_without_the_broker_the_task_is_accepted_and_has_its_run_state(api: APIClient, silent_redis: str) -> None:
     """B1."""
 

@@ -429,6 +429,7 @@ def test_a_sample_that_kills_its_workers_fails(
     assert model_server.requests == []
 
 
+@pytest.mark.slow
 def test_duplicate_messages_evaluate_each_sample_once(
     alice: User, api: APIClient, rule: Rule, model_server: ModelServer
 ) -> None:

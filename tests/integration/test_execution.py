@@ -176,6 +176,7 @@ def test_a_fenced_worker_changes_no_object(dataset: Dataset, alice: User) -> Non
     assert Chunk.objects.get().status == "done"
 
 
+@pytest.mark.slow
 def test_an_upload_stops_before_its_next_part_when_the_lease_is_lost(
     dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
@@ -288,6 +289,7 @@ def replace_function(source_db: psycopg.Connection, body: str) -> None:
     """)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "status", "code", "detail"),
     [
@@ -419,8 +421,8 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("refuse", REFUSALS.values(), ids=REFUSALS)
 @pytest.mark.slow
+@pytest.mark.parametrize("refuse", REFUSALS.values(), ids=REFUSALS)
 def test_a_storage_that_refuses_writes_pauses_exports(
     dataset: Dataset,
     alice: User,
@@ -456,6 +458,7 @@ def test_a_storage_that_refuses_writes_pauses_exports(
     assert len(calls) == 21
 
 
+@pytest.mark.slow
 def test_a_refusal_counts_after_the_storage_patience(dataset: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
     """A40: the storage refuses only the files of this dataset."""
     proxy.inject("PUT", "things/", faulty_s3.answer_500, times=1000)

@@ -185,6 +185,7 @@ def test_an_export_of_no_documents_has_the_header(api: APIClient) -> None:
 
 
 # ---- Selection ------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_filters_select_rows_and_name_the_file(api: APIClient, alice: User, rule: Rule) -> None:
     """A36: days are in UTC and inclusive."""
     other = make_rule(alice, mode="llm", name="other")
@@ -393,6 +394,7 @@ def test_rows_are_read_a_few_at_a_time_in_one_query(
     assert sum("etl_task" in statement for statement in statements) == 1
 
 
+@pytest.mark.slow
 def test_a_cancelled_export_stops_reading(
     api: APIClient, rule: Rule, monkeypatch: pytest.MonkeyPatch, settings: LazySettings
 ) -> None:
@@ -623,6 +625,7 @@ def test_documents_and_batches_link_to_the_form(alice: User, rule: Rule) -> None
     )
 
 
+@pytest.mark.slow
 def test_a_schedule_exports_results_of_its_days(alice: User, rule: Rule, api: APIClient) -> None:
     """A36, A33: it can be created through the API and changed on its page."""
     body = {

@@ -75,6 +75,7 @@ def text(response: Any) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "odd",
     [
@@ -350,6 +351,7 @@ def test_the_first_of_many_errors_are_shown_and_the_rest_counted(dataset: Datase
     assert "40 more errors." in shown
 
 
+@pytest.mark.slow
 def test_other_errors_are_shown_at_their_field(dataset: Dataset, visitor: Client, settings: LazySettings) -> None:
     def errors(**changes: Any) -> dict[str, Any]:
         found = visitor.post("/app/exports/new", form(**changes)).context["form"].errors
@@ -612,6 +614,7 @@ def test_the_history_of_a_job_is_shown_and_bounded(ready: Job, visitor: Client) 
 # ---- Rate limits ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_requests_count_toward_the_api_rate_limits(
     dataset: Dataset, alice: User, visitor: Client, settings: LazySettings
 ) -> None:

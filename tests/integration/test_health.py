@@ -133,6 +133,7 @@ def test_it_checks_a_shared_server_once(
     assert "run_state" not in ready(client)[1]["checks"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "scheme", "name"),
     [
@@ -234,6 +235,7 @@ def test_it_classifies_postgres_errors_after_the_login_by_sqlstate() -> None:
     assert health.reason(psycopg.errors.InsufficientPrivilege("hunter2")) == "refused with SQLSTATE 42501"
 
 
+@pytest.mark.slow
 def test_it_does_not_wait_for_silent_servers(
     client: Client, settings: LazySettings, silent_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +261,7 @@ def test_it_does_not_wait_for_silent_servers(
     assert checks["storage"] == "ok"
 
 
+@pytest.mark.slow
 def test_it_checks_at_most_once_a_second(client: Client, settings: LazySettings, closed_port: int) -> None:
     with patch.object(health, "FRESH_SECONDS", 60 * health.FRESH_SECONDS):
         assert ready(client)[0] == 200

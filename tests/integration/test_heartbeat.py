@@ -61,6 +61,7 @@ def test_an_outage_shorter_than_the_lease_does_not_stop_work() -> None:
     assert not list(renewals)
 
 
+@pytest.mark.slow
 def test_work_stops_after_an_outage_of_the_length_of_the_lease() -> None:
     """By then, another worker may hold the lease."""
     stopped = threading.Event()
@@ -94,6 +95,7 @@ def test_a_database_outage_does_not_lose_the_lease(settings: LazySettings) -> No
     assert calls
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_each_heartbeat_closes_its_connection(settings: LazySettings) -> None:
     """A thread that ends does not return its connection, so the pool would run out of connections."""

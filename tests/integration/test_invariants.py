@@ -370,6 +370,7 @@ def test_it_rejects_a_job_without_recorded_changes(alone: Dataset, alice: User) 
     changes.check_recorded("job", [job.pk])
 
 
+@pytest.mark.slow
 def test_calls_of_every_dataset_are_counted(source_db: psycopg.Connection, alice: User, slots: int) -> None:
     """I3: also those of the datasets of a soak."""
     source_db.execute(TABLES)

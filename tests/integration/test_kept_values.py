@@ -308,6 +308,7 @@ def test_a_retry_does_not_count_stored_replies_again(alice: User, stage_models: 
     assert api.get("/api/v1/etl/usage").json()["total"]["calls"] == len(stage_models.requests)
 
 
+@pytest.mark.slow
 def test_a_call_without_a_response_is_still_reported_after_the_next_attempt(
     alice: User, stage_models: ModelServer, settings: Any
 ) -> None:

@@ -425,6 +425,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", BAD.values(), ids=BAD.keys())
 def test_invalid_json_is_retried_with_the_reason(models: ModelServer, text: str) -> None:
     """B17: a corrective retry contains the previous response and the errors. Its usage is counted."""
@@ -470,6 +471,7 @@ def test_it_fails_after_three_invalid_responses(models: ModelServer, text: str) 
     assert ("/total" in error.detail) == (text != BAD["prose"])
 
 
+@pytest.mark.slow
 def test_the_list_of_errors_for_the_model_is_bounded(models: ModelServer) -> None:
     schema = {"type": "object", "properties": {"lines": {"type": "array", "items": {"type": "number"}}}}
     models.set_default(data_reply({"lines": ["x" * 30] * 10_000}))

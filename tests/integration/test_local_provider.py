@@ -313,6 +313,7 @@ def test_images_on_pages_with_text_are_read(provider: LocalProvider, make_docume
     assert warnings == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -322,7 +323,6 @@ def test_images_on_pages_with_text_are_read(provider: LocalProvider, make_docume
     ],
     ids=["Russian", "Greek", "Armenian"],
 )
-@pytest.mark.slow
 def test_unknown_scripts_have_a_warning(provider: LocalProvider, make_document: Maker, text: str) -> None:
     """The engine omits most letters of such scripts, and mistakes others for letters of supported scripts."""
     font = ImageFont.truetype(FONT, 28)
@@ -425,6 +425,7 @@ def test_each_kind_of_bad_document_has_an_error(
     assert "The next document" in convert(provider, samples.document(document.path))[0].markdown
 
 
+@pytest.mark.slow
 def test_errors_are_not_carried_over_to_the_next_file(provider: LocalProvider, make_document: Maker) -> None:
     """PDFium keeps its last error, and sets no error for a file without pages."""
     with pytest.raises(FileEncrypted):
@@ -709,6 +710,7 @@ def test_the_wait_for_the_sandbox_ends_at_the_deadline(provider: LocalProvider, 
         convert(provider, document, seconds=0.3)
 
 
+@pytest.mark.slow
 def test_a_fork_does_not_affect_the_sandbox_of_its_parent() -> None:
     code = """
 import os, sys
@@ -836,6 +838,7 @@ def test_a_process_that_a_document_leaves_is_killed(
     wait_until(lambda: not reader_pids(tmp_path / "takeover"))
 
 
+@pytest.mark.slow
 def test_no_document_is_read_without_the_required_sandbox(
     compromised_provider: Callable[..., LocalProvider], make_document: Maker, settings: LazySettings
 ) -> None:
@@ -907,6 +910,7 @@ def test_invalid_messages_fail_the_document(
         convert(provider, make_document(hostile.printed("Anything that is long enough for a line")))
 
 
+@pytest.mark.slow
 def test_control_characters_are_removed_from_lines(
     compromised_provider: Callable[..., LocalProvider], make_document: Maker
 ) -> None:
@@ -915,6 +919,7 @@ def test_control_characters_are_removed_from_lines(
     assert result.lines == {1: [[(1.0, 2.0, 3.0, 4.0, "abc")]]}
 
 
+@pytest.mark.slow
 def test_the_number_of_threads_is_limited(
     compromised_provider: Callable[..., LocalProvider], make_document: Maker
 ) -> None:
@@ -985,6 +990,7 @@ def resident(pid: int) -> int:
 
 
 # ---- Failed starts --------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "source", "reason"),
     [
@@ -994,7 +1000,6 @@ def resident(pid: int) -> int:
          "ModuleNotFoundError x"),
     ],
 )  # fmt: skip
-@pytest.mark.slow
 def test_a_failed_start_of_the_sandbox_is_not_an_error_of_the_document(
     tmp_path: Path, scan: Document, monkeypatch: pytest.MonkeyPatch, *, module: str, source: str, reason: str
 ) -> None:

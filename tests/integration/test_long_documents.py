@@ -204,6 +204,7 @@ def test_other_members_of_the_reply_about_a_missing_value_are_ignored(models: Mo
     assert sum("were not found so far" in request.message("system") for request in models.requests) == 1
 
 
+@pytest.mark.slow
 def test_a_value_not_found_at_the_edges_is_requested_with_more_text(models: ModelServer, settings: Any) -> None:
     change_settings(settings, etl_postprocess_chunk_size_chars=8_000)
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "total": {"type": "number"}}, "required": ["total"]}
@@ -229,6 +230,7 @@ def test_a_required_value_that_is_not_found_fails_with_its_name(models: ModelSer
     assert sum("were not found so far" in request.message("system") for request in models.requests) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["direct-json", "chunked-extract"])
 def test_a_correction_may_be_the_whole_response(models: ModelServer, strategy: str) -> None:
     models.set_default(
@@ -583,6 +585,7 @@ def rows_without_amounts(request: Request, *, every: int) -> list[dict[str, Any]
     return [row if int(row["sku"][2:]) % every else {"sku": row["sku"]} for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "sizes"), [(50, [10]), (4, [100, 25])], ids=["few", "many"])
 def test_the_wrong_items_of_all_pieces_share_requests(models: ModelServer, every: int, sizes: list[int]) -> None:
     models.set_default(
@@ -620,6 +623,7 @@ def test_a_refused_reply_is_named_although_a_later_reply_of_the_round_was_used(m
     assert "items_rejected" not in codes(context)
 
 
+@pytest.mark.slow
 def test_each_request_names_the_refusal_of_its_own_items(models: ModelServer) -> None:
     """Both requests of a round are refused. Before, only the last refusal was named, and with the wrong number."""
 
@@ -686,8 +690,8 @@ class ConcurrencyCounter:
         return data_reply({"lines": rows_of(request)})
 
 
-@pytest.mark.parametrize("parallel", [1, 3])
 @pytest.mark.slow
+@pytest.mark.parametrize("parallel", [1, 3])
 def test_pieces_are_read_a_few_at_a_time(models: ModelServer, settings: Any, parallel: int) -> None:
     change_settings(settings, etl_postprocess_parallel=parallel)
     counter = ConcurrencyCounter()
@@ -719,6 +723,7 @@ def test_warnings_are_in_the_order_of_the_pieces(models: ModelServer, settings: 
     assert pages == sorted(page for page in pages if page)
 
 
+@pytest.mark.slow
 def test_calls_that_run_when_another_fails_are_kept(models: ModelServer, settings: Any) -> None:
     change_settings(settings, etl_postprocess_parallel=3)
     failing = threading.Event()

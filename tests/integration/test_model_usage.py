@@ -158,6 +158,7 @@ def test_a_call_that_times_out_is_counted(models: ModelServer, settings: Any, ac
     assert codes(context) == ["usage_incomplete"]
 
 
+@pytest.mark.slow
 def test_a_call_that_ends_at_the_deadline_of_the_stage_is_counted(models: ModelServer) -> None:
     models.set_default(Reply(action=hang))
 

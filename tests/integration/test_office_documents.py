@@ -534,6 +534,7 @@ WRAPPED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("body", "expected"), WRAPPED.values(), ids=WRAPPED)
 def test_text_in_nested_elements_of_word_is_read(
     provider: LocalProvider, make_document: Maker, body: str, expected: str
@@ -690,8 +691,8 @@ BOMBS: list[tuple[str, bytes, DocumentFormat, type[EtlError]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("content", "kind", "error"), [bomb[1:] for bomb in BOMBS], ids=[bomb[0] for bomb in BOMBS])
 @pytest.mark.slow
+@pytest.mark.parametrize(("content", "kind", "error"), [bomb[1:] for bomb in BOMBS], ids=[bomb[0] for bomb in BOMBS])
 def test_decompression_bombs_are_refused_and_the_next_document_is_read(
     provider: LocalProvider, make_document: Maker, content: bytes, kind: DocumentFormat, error: type[EtlError]
 ) -> None:

@@ -140,6 +140,7 @@ def test_a_failure_to_store_a_pack_fails_no_chunk(alone: Dataset, alice: User) -
     check_files(job)
 
 
+@pytest.mark.slow
 def test_a_hanging_storage_loses_no_lease(
     alone: Dataset, alice: User, proxy: faulty_s3.Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,6 +159,7 @@ def test_images_are_stored_in_three_widths(api: APIClient, alice: User, wanted: 
     assert picture(response["Location"]).width == width
 
 
+@pytest.mark.slow
 def test_an_image_document_is_not_enlarged(api: APIClient, alice: User) -> None:
     task = submit(alice, pages(1))
     run(task)
@@ -183,6 +184,7 @@ def test_a_width_out_of_bounds_is_refused(api: APIClient, alice: User, width: st
     assert (response.status_code, response.json()["errors"][0]["pointer"]) == (400, "/width")
 
 
+@pytest.mark.slow
 def test_missing_pages_are_404_and_pages_not_yet_read_409(api: APIClient, alice: User) -> None:
     task = submit(alice, pages(2))
     assert image(api, task, 1).json()["code"] == "not_ready"
@@ -190,6 +192,7 @@ def test_missing_pages_are_404_and_pages_not_yet_read_409(api: APIClient, alice:
     assert [image(api, task, page).status_code for page in (0, 3)] == [404, 404]
 
 
+@pytest.mark.slow
 def test_without_a_worker_the_response_has_retry_after(
     api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,6 +145,7 @@ def test_the_schema_is_in_the_file_without_rows(typed: Dataset, alice: User, sou
     assert (table.num_rows, table.schema) == (0, pa.schema([("k", pa.string()), ("n", pa.int32())]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("type_name", "value"),
     [
@@ -160,7 +161,6 @@ def test_the_schema_is_in_the_file_without_rows(typed: Dataset, alice: User, sou
         ("timestamptz[]", "'{infinity}'"),
     ],
 )
-@pytest.mark.slow
 def test_a_value_that_a_type_cannot_hold_fails_the_chunk(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, type_name: str, value: str
 ) -> None:
@@ -312,6 +312,7 @@ def test_floats_have_the_digits_that_the_function_sets(
     assert parquet.read_table(io.BytesIO(delivered(finish(job)))).to_pylist() == [{"ratio": ratio}]
 
 
+@pytest.mark.slow
 def test_a_call_is_cancelled_after_its_timeout(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
     """A30: the timeout of other formats applies, also if some rows have arrived."""
     function(source_db, "slow", "n int, t text", "SELECT n, pg_sleep(0.01)::text FROM generate_series(1, 1000) n")

@@ -2,6 +2,7 @@
 
 from urllib.parse import urlsplit
 
+import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
 
@@ -14,6 +15,7 @@ from tests.integration.factories import make_job
 CHUNKS = 40
 
 
+@pytest.mark.slow
 def test_a_dataset_whose_files_are_refused_pauses_and_others_continue(
     dataset: Dataset, alice: User, proxy: faulty_s3.Proxy, settings: LazySettings
 ) -> None:
@@ -36,6 +38,7 @@ def test_a_dataset_whose_files_are_refused_pauses_and_others_continue(
     assert len(tried) <= 2, "the source was called for files that could not be stored"
 
 
+@pytest.mark.slow
 def test_a_paused_dataset_continues_when_its_files_are_accepted(
     dataset: Dataset, alice: User, proxy: faulty_s3.Proxy, settings: LazySettings
 ) -> None:

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import psycopg
+import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connection
@@ -41,6 +42,7 @@ def end_all_connections() -> None:
     assert ended[0] >= IDLE
 
 
+@pytest.mark.slow
 def test_requests_succeed_immediately_after_a_database_restart(api: APIClient, alice: User) -> None:
     """All connections of the pool are dead. If it checked one at a time, requests would be delayed for long."""
 

@@ -51,6 +51,7 @@ def process(rule: RuleContent, *, count: int = 6, **changes: Any) -> None:
     Llm().process(ocr_of(*pages(count)), rule, context=context_of(**changes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
 def test_calls_of_a_task_share_a_prefix(models: ModelServer, strategy: str) -> None:
     if strategy == "chunked-summarize":
@@ -65,6 +66,7 @@ def test_calls_of_a_task_share_a_prefix(models: ModelServer, strategy: str) -> N
     assert min(found) >= 0.9
 
 
+@pytest.mark.slow
 def test_a_correction_of_some_rows_shares_the_prefix_of_the_pieces(models: ModelServer) -> None:
     """The schema of a correction has only one list, so that it differs. It is sent after the instructions of the rule.
     Otherwise, only 1 % of the prompt would be shared.
@@ -85,6 +87,7 @@ def test_a_correction_of_some_rows_shares_the_prefix_of_the_pieces(models: Model
     assert shares(models.requests)[-1] >= 0.9
 
 
+@pytest.mark.slow
 def test_calls_differ_only_after_the_marker(models: ModelServer) -> None:
     """Also with a short rule."""
     process(rule_of(INVOICE, strategy="chunked-extract"))
@@ -96,6 +99,7 @@ def test_calls_differ_only_after_the_marker(models: ModelServer) -> None:
     assert second[before_marker + len(marker) :].startswith("<user>")
 
 
+@pytest.mark.slow
 def test_servers_without_a_system_role_can_cache_the_prefix(models: ModelServer) -> None:
     models.set_default(
         lambda request: (
@@ -110,6 +114,7 @@ def test_servers_without_a_system_role_can_cache_the_prefix(models: ModelServer)
     assert min(shares(models.requests[1:])) >= 0.9
 
 
+@pytest.mark.slow
 def test_a_corrective_retry_continues_the_same_conversation(models: ModelServer) -> None:
     models.enqueue(text_reply("Sorry?"))
 

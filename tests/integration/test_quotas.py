@@ -226,6 +226,7 @@ def test_no_chunk_is_refunded_twice(dataset: Dataset, alice: User) -> None:
     assert used(alice) == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_reused_chunk_that_is_exported_again_is_refunded_once(dataset: Dataset, alice: User) -> None:
     """A2: the file is missing when the delivery is created, so the chunk has to be exported.
 
@@ -300,6 +301,7 @@ def test_each_chunk_is_refunded_to_the_day_on_which_it_was_charged(dataset: Data
     assert chunks_by_day() == [0, 1]
 
 
+@pytest.mark.slow
 def test_one_end_refunds_chunks_of_two_days(dataset: Dataset, alice: User) -> None:
     """A2: the job is cancelled while both chunks wait."""
     job, _ = retried_on_the_next_day(dataset, alice)

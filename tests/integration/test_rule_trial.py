@@ -137,6 +137,7 @@ def test_failed_trials_are_reported_without_a_server_error(
     assert answer.keys() == {"ok", "error", "usage", "warnings"}
 
 
+@pytest.mark.slow
 def test_a_trial_ends_at_its_deadline(
     api: APIClient, models: ModelServer, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +253,7 @@ def test_tests_with_a_model_are_limited_in_a_day(
     assert try_out(client_of(staff), rule).json()["ok"]
 
 
+@pytest.mark.slow
 def test_a_trial_that_waits_for_a_model_delays_no_other_large_body(
     api: APIClient, models: ModelServer, rule: str
 ) -> None:

@@ -150,6 +150,7 @@ def test_it_reports_all_errors_together(api: APIClient) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [100, 900, 10_000])
 def test_deeply_nested_bodies_are_refused(api: APIClient, levels: int) -> None:
     """B24."""
@@ -179,6 +180,7 @@ def test_lists_contain_own_and_system_rules_newest_first(api: APIClient, bob: Us
     assert errors(api.get(f"{URL}?limit=201")) == {("/limit", "invalid")}
 
 
+@pytest.mark.slow
 def test_a_page_of_large_rules_is_short(api: APIClient, alice: User) -> None:
     """B24: before, 200 rules with schemas of maximum size took more memory than a web container has."""
     large = [make_rule(alice, json_schema={"examples": [{} for _ in range(21_800)]}).pk for _ in range(40)]

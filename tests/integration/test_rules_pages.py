@@ -387,6 +387,7 @@ def test_the_schema_check_shows_remaining_size_and_formats(me: Client) -> None:
 TOO_LONG = "Has 4,600,003 characters; the limit is 65,536 bytes as compact JSON."
 
 
+@pytest.mark.slow
 def test_huge_schemas_are_refused_without_being_parsed(me: Client, rule: Rule) -> None:
     """Reading each of their values would take a minute."""
     typed = {**TYPED, "json_schema": "[" + "0," * 2_300_000 + "0]", "markdown": "x"}
@@ -398,6 +399,7 @@ def test_huge_schemas_are_refused_without_being_parsed(me: Client, rule: Rule) -
     assert RuleVersion.objects.filter(rule=rule).count() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -406,7 +408,6 @@ def test_huge_schemas_are_refused_without_being_parsed(me: Client, rule: Rule) -
     ],
     ids=["long name", "many levels"],
 )
-@pytest.mark.slow
 def test_schemas_that_would_grow_on_a_page_take_little_memory(me: Client, text: str) -> None:
     with bounded_memory(30):
         response = me.post(reverse("check-rule"), {**TYPED, "json_schema": text, "format": "1"})

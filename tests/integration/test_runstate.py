@@ -511,6 +511,7 @@ def test_recovery_extends_the_run_state_of_an_open_task() -> None:
 
 
 # ---- Redis outages --------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["silent", "closed"])
 def test_a_redis_outage_is_reported_in_bounded_time(settings: LazySettings, silent_redis: str, kind: str) -> None:
     url = silent_redis if kind == "silent" else "redis://127.0.0.1:1/0"

@@ -333,6 +333,7 @@ def test_due_and_late_schedules_are_counted(dataset: Dataset, alice: User) -> No
     assert (row["due"], row["late"]) == (2, 1)
 
 
+@pytest.mark.slow
 def test_due_schedules_are_found_by_an_index(dataset: Dataset, alice: User) -> None:
     """A33: one of 3,000 schedules is due."""
     now = clock.now()
@@ -363,6 +364,7 @@ def test_old_runs_are_deleted_but_not_the_newest(dataset: Dataset, alice: User) 
     assert history(schedule) == [("01-01 03:00", "started")]
 
 
+@pytest.mark.slow
 def test_each_due_schedule_has_a_separate_transaction(dataset: Dataset, alice: User, settings: LazySettings) -> None:
     """A33: no transaction locks more than one schedule, so that processes share the work of a busy minute."""
     for _ in range(20):

@@ -376,6 +376,7 @@ def test_every_operation_has_a_unique_name(schema: dict[str, Any]) -> None:
     assert all(set(operation["tags"]) <= known for operation in operations)
 
 
+@pytest.mark.slow
 def test_the_documentation_loads_resources_only_from_this_host(client: Client) -> None:
     page = client.get("/api/docs").content.decode()
 

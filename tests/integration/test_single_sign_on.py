@@ -388,6 +388,7 @@ def hanging() -> Iterator[HangingProvider]:
         yield HangingProvider(listener)
 
 
+@pytest.mark.slow
 def test_a_provider_that_hangs_delays_the_checks_of_streams_once(
     provider: OpenIDProvider, settings: LazySettings, hanging: HangingProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:

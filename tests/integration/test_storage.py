@@ -91,6 +91,7 @@ both_sizes = pytest.mark.parametrize("data", [SMALL, LARGE], ids=["one-part", "m
 # ---- Round trips ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1, 1000, 2 * 1024**2, PART - 1, PART, PART + 1, 5 * PART + 12345])
 def test_stores_the_bytes_and_metadata(key: str, size: int) -> None:
     data = content(size)
@@ -147,6 +148,7 @@ def test_part_sizes_grow_so_that_10000_parts_reach_5_tib() -> None:
     assert count < 10_000
 
 
+@pytest.mark.slow
 def test_sends_grown_parts_from_a_file(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "PARTS_PER_SIZE", 1)
     data = content(5 * PART + 1)  # parts of 8, 16 and 16 MiB
@@ -221,6 +223,7 @@ def test_a_missing_object_to_replace_is_reported(key: str, data: bytes) -> None:
     assert storage.head(key) is None
 
 
+@pytest.mark.slow
 @both_sizes
 def test_a_conflict_is_resolved_without_sending_parts_again(proxy: Proxy, key: str, data: bytes) -> None:
     store(key, b"left by a dead worker")
@@ -273,6 +276,7 @@ def stop_at(calls: int) -> Callable[[], None]:
     return check
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", [1, 2, 3, 5])
 def test_a_raising_checkpoint_aborts_the_upload(key: str, calls: int) -> None:
     with pytest.raises(LeaseGone), begin(key, checkpoint=stop_at(calls)) as upload:
@@ -389,6 +393,7 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[mmap]]:
     return taken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [
@@ -398,7 +403,6 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[mmap]]:
     ],
 )
 @pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.slow
 def test_buffers_are_freed_without_garbage_collection(
     proxy: Proxy, key: str, buffers: list[weakref.ref[mmap]], fault: tuple[Any, ...], times: int
 ) -> None:
@@ -492,6 +496,7 @@ def test_equal_bytes_of_another_writer_are_a_conflict(
     assert caught.value.etag == theirs.etag
 
 
+@pytest.mark.slow
 @last_requests
 def test_a_200_response_with_an_error_is_an_error(
     proxy: Proxy, key: str, data: bytes, request_: tuple[str, str]
@@ -504,13 +509,13 @@ def test_a_200_response_with_an_error_is_an_error(
     assert fetch(key) == data
 
 
+@pytest.mark.slow
 @failures
 @pytest.mark.parametrize(
     ("data", "request_"),
     [*LAST_REQUESTS, (LARGE, CREATE), (LARGE, SECOND_PART)],
     ids=["put", "complete", "create", "part"],
 )
-@pytest.mark.slow
 def test_retries_once_immediately(
     proxy: Proxy,
     key: str,
@@ -523,6 +528,7 @@ def test_retries_once_immediately(
     assert fetch(key) == data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "request_"),
     [*LAST_REQUESTS, (LARGE, CREATE), (LARGE, SECOND_PART)],
@@ -632,12 +638,14 @@ def test_reads_only_the_expected_object(key: str) -> None:
         storage.read(key, if_match="d41d8cd98f00b204e9800998ecf8427e")
 
 
+@pytest.mark.slow
 def test_an_interrupted_transfer_is_resumed(proxy: Proxy, key: str) -> None:
     store(key, LARGE)
     proxy.inject("GET", "2024-02-29.csv", faulty_s3.truncate_reply)
     assert fetch(key) == LARGE
 
 
+@pytest.mark.slow
 def test_a_transfer_is_not_resumed_in_another_object(proxy: Proxy, key: str) -> None:
     stored = store(key, LARGE)
     proxy.inject("GET", "2024-02-29.csv", faulty_s3.truncate_reply)
@@ -723,6 +731,7 @@ def copying(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("copying")
 class TestCopy:
+    @pytest.mark.slow
     def test_a_copy_has_its_own_key_type_and_metadata(self, folder: str) -> None:
         source = store(f"{folder}/ä b+c", LARGE)
         copied = make_copy(source, f"{folder}/target")
@@ -744,6 +753,7 @@ class TestCopy:
             make_copy(source, f"{folder}/target")
         assert storage.head(f"{folder}/target") is None
 
+    @pytest.mark.slow
     def test_detects_a_source_that_changes_during_the_copy(self, proxy: Proxy, folder: str) -> None:
         source = store(f"{folder}/source", LARGE)
         overwrite = partial(store, source.key, LARGE[::-1], if_match=source.etag)
@@ -753,6 +763,7 @@ class TestCopy:
         assert storage.head(f"{folder}/target") is None
         assert list(storage.list_uploads(folder)) == []
 
+    @pytest.mark.slow
     def test_an_unexpected_target_is_not_overwritten(self, folder: str) -> None:
         source, target = store(f"{folder}/source", LARGE), store(f"{folder}/target", b"theirs")
         with pytest.raises(storage.Conflict) as caught:
@@ -763,9 +774,9 @@ class TestCopy:
         make_copy(source, target.key, if_match=target.etag)
         assert fetch(target.key) == LARGE
 
+    @pytest.mark.slow
     @failures
     @pytest.mark.parametrize("method", ["PUT", "POST"])
-    @pytest.mark.slow
     def test_retries_once_immediately(
         self, proxy: Proxy, folder: str, method: str, failure: Callable[[faulty_s3.Handler, bytes], None]
     ) -> None:
@@ -775,6 +786,7 @@ class TestCopy:
         assert fetch(f"{folder}/target") == LARGE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "text"), [("PUT", "partNumber=2"), ("POST", "uploadId=")])
 def test_a_copy_whose_upload_was_aborted_may_be_retried(
     proxy: Proxy, folder: str, monkeypatch: pytest.MonkeyPatch, method: str, text: str

@@ -540,6 +540,7 @@ def test_evidence_may_be_a_list(models: ModelServer) -> None:
     assert cited(models, {"number": "INV-2024-17"}, evidence)["/number"][1] == "exact"
 
 
+@pytest.mark.slow
 def test_the_names_in_a_warning_are_bounded(models: ModelServer) -> None:
     schema = {"type": "array", "items": {"type": "string"}}
     models.enqueue(data_reply([f"nowhere {number}" for number in range(3_000)]))

@@ -215,6 +215,7 @@ def test_repeated_keys_are_counted_without_expansion(api: APIClient, dataset: Da
     assert (response.json()["totalChunks"], response.json()["duplicates"]) == (9131, 49_999 * 9131)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [{"items": [{}] * 150_000}, {"filters": {**FILTERS, "keys": [1] * 150_000}}])
 def test_endless_lists_are_refused_with_one_error(api: APIClient, dataset: Dataset, body: dict[str, Any]) -> None:
     response = post(api, **body)
@@ -226,6 +227,7 @@ def test_the_list_of_errors_is_bounded(api: APIClient, dataset: Dataset) -> None
     assert len(pointers(post(api, items=[{}] * 5000))) == 100
 
 
+@pytest.mark.slow
 def test_too_many_items_are_refused(api: APIClient, dataset: Dataset) -> None:
     items = [{"key": f"K{n}", "effectiveDate": "2024-02-29"} for n in range(10_001)]
     assert ("/items", "too_many_chunks") in pointers(post(api, items=items))
@@ -242,6 +244,7 @@ def test_too_many_keys_are_reported_at_the_filters(
     assert pointers(post(api, items=items)) == {("/items", "too_many_chunks")}
 
 
+@pytest.mark.slow
 def test_endless_keys_do_not_hide_other_errors(api: APIClient, dataset: Dataset) -> None:
     """A1."""
     backwards = {"keys": ["JFK"] * 150_000, "dateFrom": "2024-02-28", "dateTo": "2024-02-27"}
@@ -345,6 +348,7 @@ def test_a_job_of_a_hundred_thousand_chunks_is_written_in_parts(
     assert sum("SET CONSTRAINTS ALL IMMEDIATE" in query["sql"] for query in queries) == 1
 
 
+@pytest.mark.slow
 def test_a_silent_broker_barely_delays_the_response_and_loses_nothing(api: APIClient, dataset: Dataset) -> None:
     """A3: the job is stored; the reaper sends the wake-up messages when the broker is back."""
 

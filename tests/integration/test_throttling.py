@@ -161,6 +161,7 @@ def test_refusals_have_a_retry_after(api: APIClient, alice: User, settings: Lazy
     assert 870 <= wait_seconds(api.post("/exports", {})) <= 900
 
 
+@pytest.mark.slow
 def test_a_request_after_retry_after_is_accepted(api: APIClient, settings: LazySettings) -> None:
     """Refused requests do not count: a client that waits is accepted."""
     change_settings(settings, export_rate="2/sec")
@@ -218,6 +219,7 @@ def test_every_view_of_exports_has_a_limit() -> None:
         assert all(issubclass(each, throttling.Throttle) for each in classes)
 
 
+@pytest.mark.slow
 def test_operator_routes_and_documentation_are_not_limited(
     client: Client, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +275,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line for line in caplog.messages if "rates_" in line]
 
 
+@pytest.mark.slow
 def test_a_silent_valkey_delays_one_request_briefly(
     api: APIClient,
     settings: LazySettings,

@@ -65,8 +65,8 @@ def ranks(jobs: Iterable[Job]) -> list[tuple[int, int]]:
 # ---- Between users --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("chunks", [1, 3])
 @pytest.mark.slow
+@pytest.mark.parametrize("chunks", [1, 3])
 def test_a_job_takes_turns_with_a_hundred_of_another_user(
     dataset: Dataset, alice: User, bob: User, slots: int, chunks: int
 ) -> None:
@@ -82,6 +82,7 @@ def test_a_job_takes_turns_with_a_hundred_of_another_user(
     assert 19 <= counts["alice"] <= 20
 
 
+@pytest.mark.slow
 def test_many_small_jobs_do_not_starve_another_user(dataset: Dataset, alice: User, bob: User) -> None:
     """A37: nor does a stream of small jobs, each submitted when the previous one has ended."""
     large = make_job(dataset, alice, 200, key="LARGE")

@@ -348,6 +348,7 @@ def test_workers_without_the_engine_request_images_from_others(
     assert Image.open(BytesIO(found)).format == "JPEG"
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_pages_beyond_those_of_a_message_are_requested_at_once(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_task(alice, content=hostile.printed("Invoice"), kind="pdf", rule=vision_rule(alice))
@@ -365,6 +366,7 @@ def test_pages_beyond_those_of_a_message_are_requested_at_once(alice: User, monk
     assert requests == [1, 9, 17]
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("draw", [page_images.draw, page_images.draw_for_models])
 def test_an_image_that_the_storage_refuses_is_logged(alice: User, proxy: Proxy, draw: Callable[..., None]) -> None:

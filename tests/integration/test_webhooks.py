@@ -1080,6 +1080,7 @@ def test_a_dns_outage_fails_an_attempt_and_keeps_the_webhook(
     assert pointers(api.patch(f"/exports/webhooks/{hook['id']}", {"url": url})) == {("/url", "private_address")}
 
 
+@pytest.mark.slow
 def test_a_late_dns_response_causes_no_request(endpoint: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     real, over, answered = socket.getaddrinfo, threading.Event(), threading.Event()
 

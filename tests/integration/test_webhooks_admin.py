@@ -36,6 +36,7 @@ def hook(dataset: Dataset, alice: User, api: APIClient, endpoint: Receiver) -> W
     return webhook
 
 
+@pytest.mark.slow
 def test_shows_webhooks_and_deliveries_without_secrets(pages: Client, hook: Webhook) -> None:
     """C2."""
     subscriptions.rotate_secret(hook)

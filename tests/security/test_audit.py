@@ -63,6 +63,7 @@ def test_a_vulnerability_fails_the_audit_and_is_named(httpserver: HTTPServer) ->
     assert "have known vulnerabilities" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_unavailable_vulnerability_database_fails_the_audit(httpserver: HTTPServer) -> None:
     httpserver.expect_request("/v1/query").respond_with_data("", status=503)
     done = audit(httpserver)

@@ -259,6 +259,7 @@ class Crowd:
                     self.peers.remove(peer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", OPENINGS)
 def test_slow_clients_do_not_block_other_requests(web: Web, token: str, what: str) -> None:
     """A slow client uses a socket, but no thread and no database connection."""

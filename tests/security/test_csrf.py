@@ -29,8 +29,8 @@ def test_public_routes_accept_no_unsafe_methods() -> None:
     assert not [route for route, _ in targets() if route.path in PUBLIC]
 
 
-@pytest.mark.parametrize("has_cookie", [False, True])
 @pytest.mark.slow
+@pytest.mark.parametrize("has_cookie", [False, True])
 def test_session_requests_without_a_csrf_token_change_nothing(
     objects_of_alice: dict[str, Any],
     alice: User,
@@ -83,6 +83,7 @@ def test_the_right_csrf_token_is_accepted(objects_of_alice: dict[str, Any], alic
     assert client.delete(path, headers={"X-CSRFToken": token}).status_code == 204
 
 
+@pytest.mark.slow
 def test_get_requests_change_nothing(objects_of_alice: dict[str, Any], alice: User, state: Callable[[], State]) -> None:
     """An image on another site causes a GET request with the user's cookies."""
     client, before = browser_of(alice), state()

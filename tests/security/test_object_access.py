@@ -38,6 +38,7 @@ def test_the_walk_covers_every_documented_operation_with_an_id() -> None:
     assert sorted(map(sorted, walked)) == sorted(sorted(methods) for _, methods in documented)
 
 
+@pytest.mark.slow
 def test_owners_reach_their_own_objects(objects_of_alice: dict[str, Any], alice: User) -> None:
     """Without this test, the other tests would pass if the objects did not exist."""
     for route in OWNED_ROUTES:
@@ -47,6 +48,7 @@ def test_owners_reach_their_own_objects(objects_of_alice: dict[str, Any], alice:
                 assert response.status_code in (200, 302), route
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["token", "session"])
 def test_objects_of_other_users_return_404_on_every_route(
     objects_of_alice: dict[str, Any], bob: User, state: Callable[[], State], how: str

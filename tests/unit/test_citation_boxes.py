@@ -2,6 +2,8 @@
 
 from time import process_time
 
+import pytest
+
 from etl.postprocessors.citations.boxes import Boxes
 from etl.postprocessors.citations.index import Index
 from etl.postprocessors.document_text import clean
@@ -103,6 +105,7 @@ def test_a_wide_page_is_processed_in_time() -> None:
     assert process_time() - before < 5
 
 
+@pytest.mark.slow
 def test_a_page_of_many_equal_rows_is_processed_in_time() -> None:
     rows = 3_000
     index = text_of("\n".join("| the item of the day | 2.00 |" for _ in range(rows)))

@@ -41,6 +41,7 @@ def citations(data: Any, evidence: Any = None, *, pages: Any, schema: Any = None
     return {each["pointer"]: each for each in cited}
 
 
+@pytest.mark.slow
 def test_the_cases_in_the_files_have_the_expected_levels() -> None:
     documents = [document for file in FILES for document in yaml.load(file.read_text(), yaml.CSafeLoader)]
     cases = [(document, case) for document in documents for case in document["cases"]]
@@ -67,6 +68,7 @@ def statement(rows: list[tuple[str, int, str]], *, per_page: int) -> list[str]:
     return ["\n".join([HEAD, *lines[start : start + per_page]]) for start in range(0, len(lines), per_page)]
 
 
+@pytest.mark.slow
 def test_a_repeated_amount_is_cited_in_the_row_of_its_item() -> None:
     """B31."""
     rows = [
@@ -173,6 +175,7 @@ def test_words_of_documents_do_not_fill_the_memory_of_a_worker() -> None:
     assert scales_of.cache_info().maxsize
 
 
+@pytest.mark.slow
 def test_the_total_after_many_rows_is_found() -> None:
     rows = [(f"Article {number:04}", 1, "10.00") for number in range(1_000)]
     data = {"lines": [{"article": name, "amount": 10} for name, _, _ in rows], "total": 10_400}
@@ -395,6 +398,7 @@ def test_undecided_groups_are_ambiguous(whole: int, rest: int, mark: str) -> Non
         assert found["match"] == "ambiguous"
 
 
+@pytest.mark.slow
 @given(st.dates(min_value=date(1950, 1, 1), max_value=date(2049, 12, 31)), st.dates(), st.sampled_from(DATES))
 def test_another_day_is_never_sure(day: date, other: date, notation: str) -> None:
     assume(day != other)

@@ -67,6 +67,7 @@ def test_forked_processes_have_separate_counters(folder: Path) -> None:
     end(process)
 
 
+@pytest.mark.slow
 def test_restarted_processes_keep_counts_and_reuse_files(folder: Path) -> None:
     for how in (signal.SIGTERM, signal.SIGKILL, signal.SIGKILL):
         end(start(forks=1), how)

@@ -263,6 +263,7 @@ def test_web_and_beat_are_those_of_the_local_stack(tmp_path: Path) -> None:
     assert "deploy" not in SERVICES["beat"] or "replicas" not in SERVICES["beat"]["deploy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 def test_every_command_of_compose_exists(name: str) -> None:
     python, *rest = words(name)

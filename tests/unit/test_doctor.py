@@ -169,6 +169,7 @@ def test_an_unreachable_subject_is_reported_with_a_remedy() -> None:
     assert result.finding.state == "It does not respond."
 
 
+@pytest.mark.slow
 def test_a_check_that_hangs_is_reported_in_time_with_earlier_findings() -> None:
     test_done = threading.Event()
 

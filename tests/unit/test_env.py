@@ -337,6 +337,7 @@ def test_names_of_variables_may_be_in_lower_case(read: Read) -> None:
     assert read(export_db_slots="5").export_db_slots == 5
 
 
+@pytest.mark.slow
 def test_a_command_prints_all_problems_and_no_traceback() -> None:
     changes = {"DATABASE_URL": SECRET, "REDIS_URL": f"http://{SECRET}", "EXPORT_DB_SLOT": SECRET}
 

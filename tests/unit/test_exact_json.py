@@ -16,6 +16,7 @@ from config.platform.exact_json import Number, comparable
 LITERALS = st.from_regex(r"\A-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?\Z")
 
 
+@pytest.mark.slow
 @given(st.recursive(LITERALS, lambda inner: st.lists(inner, max_size=4).map(lambda each: f"[{','.join(each)}]")))
 def test_json_is_written_exactly_as_it_was_read(text: str) -> None:
     assert exact_json.dumps(exact_json.loads(text)).decode() == text

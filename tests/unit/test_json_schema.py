@@ -225,6 +225,7 @@ def test_exponential_schemas_are_refused(schema: dict[str, Any]) -> None:
         assert errors_of(schema) == [("/json_schema", "too_complex")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "instance"),
     [
@@ -274,6 +275,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @hypothesis_settings(deadline=None, max_examples=150)
 @given(schema=JSON, instance=JSON)
 def test_any_json_can_be_checked_and_accepted_schemas_can_be_applied(schema: Any, instance: Any) -> None:

@@ -204,6 +204,7 @@ def scrape(counted: Process) -> str:
         return str(answer.read().decode())
 
 
+@pytest.mark.slow
 def test_the_metrics_container_sums_over_all_processes_of_the_pod(counted: Process, tmp_path: Path) -> None:
     folder = tmp_path / "metrics"
     assert scrape(counted) == ""  # it has no metrics about itself

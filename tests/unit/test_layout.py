@@ -3,6 +3,8 @@
 from random import Random
 from time import process_time
 
+import pytest
+
 from etl.providers.local import hyphens
 from etl.providers.local.boxes import Box
 from etl.providers.local.layout import PageGeometry, analyze
@@ -199,6 +201,7 @@ def test_narrow_blocks_at_a_gutter_are_read() -> None:
     assert sorted(map(id, reading_order(blocks))) == sorted(map(id, blocks))
 
 
+@pytest.mark.slow
 def test_thousands_of_scattered_words_take_seconds() -> None:
     """B12: 5,000 words on a page of 20 KB must not take minutes."""
     random = Random(2)

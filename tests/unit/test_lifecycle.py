@@ -126,6 +126,7 @@ def sets_status(node: ast.AST) -> bool:
     return any(isinstance(target, ast.Attribute) and target.attr == "status" for target in targets)
 
 
+@pytest.mark.slow
 def test_only_sql_sets_a_job_status() -> None:
     trees = {path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
 

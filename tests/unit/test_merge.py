@@ -85,6 +85,7 @@ def test_empty_pieces_change_nothing(piece: Any, before: list[Any], after: list[
     assert merged(*before, piece, *after).data == merged(piece).data
 
 
+@pytest.mark.slow
 @given(st.lists(DATA, min_size=1, max_size=4))
 def test_every_value_comes_from_a_piece(pieces: list[Any]) -> None:
     given_values = {json.dumps(value) for piece in pieces for _, value in scalars(piece)}

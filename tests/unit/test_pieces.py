@@ -36,6 +36,7 @@ LINES = st.sampled_from(
 PAGES = st.lists(st.lists(LINES | st.text(max_size=80), max_size=25).map("\n".join), min_size=1, max_size=5)
 
 
+@pytest.mark.slow
 @given(PAGES, st.integers(50, 400))
 @example([f"{'x' * 250}\n{'x' * 250}"], 50)
 def test_every_character_is_in_one_piece(pages: list[str], size: int) -> None:
@@ -131,6 +132,7 @@ def test_it_refuses_texts_with_too_many_pieces() -> None:
         pieces_of("word " * 100, max_pieces=2)
 
 
+@pytest.mark.slow
 def test_large_texts_are_split_in_time() -> None:
     """A quadratic algorithm would take minutes for these texts."""
     for page in (

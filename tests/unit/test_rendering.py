@@ -155,6 +155,7 @@ BOMBS = {
 MAX_OUTPUT = 2_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_hostile_texts_are_rendered_in_time(name: str) -> None:
     """Texts that would take longer, or whose HTML would be much longer, are shown as plain text."""

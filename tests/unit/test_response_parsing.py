@@ -13,6 +13,7 @@ from config.platform import exact_json
 from etl.postprocessors.responses import NotJson, evidence_of, parse, readings
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.text(),
@@ -42,6 +43,7 @@ def test_blank_lines_before_a_code_fence_take_linear_time() -> None:
     assert time.process_time() - began < 1
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.integers() | st.text(max_size=5),

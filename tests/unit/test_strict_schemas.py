@@ -77,6 +77,7 @@ def subschemas(schema: dict[str, Any]) -> list[dict[str, Any]]:
     return [schema, *(each for one in inside for each in subschemas(one))]
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_every_valid_value_has_a_strict_response_that_is_read_as_that_value(data: st.DataObject) -> None:
     """B15."""
