@@ -45,15 +45,28 @@ class Committed:
     number: int
 
 
-def commit_or_adopt(claim: Claim, upload: storage.Upload) -> Committed | KnownFile:
+# The known file is not expected to be replaced twice within this time after the claim. A statement for each small chunk
+# would cost more than a tenth of its export.
+RECENT_SECONDS = 1.0
+
+
+def upload_number(claim: Claim, since: float) -> int:
+    """Return the number for the object that the chunk's upload will store. Called when the call has ended.
+
+    The token is greater than the number of the known file. But if the call took long, other jobs may have replaced that
+    file and then stored its bytes again: their numbers are greater than the token, and the condition on the ETag still
+    holds. `since`: the value of `time.monotonic()` before the claim.
+    """
+    is_recent = time.monotonic() - since < RECENT_SECONDS
+    return claim.token if claim.known_file is None or is_recent else next_number()
+
+
+def commit_or_adopt(claim: Claim, upload: storage.Upload, number: int) -> Committed | KnownFile:
     """Commit the upload. If another job has stored a file at the path in the meantime, return that file or replace it.
 
     If many jobs export the same slice, the object may be replaced again before each request. A new attempt would only
     call the source again, and have the same conflicts. Raises UploadConflict after REPLACEMENTS conflicts.
     """
-    # During the call, other jobs may have replaced the known file and stored the same bytes again. Their numbers are
-    # larger than the token, but this object replaces theirs.
-    number = claim.token if claim.known_file is None else next_number()
     send: Callable[[], storage.StoredObject] = upload.commit
     for _ in range(REPLACEMENTS):
         try:

@@ -39,7 +39,7 @@ from exports.models.dataset import Kind
 from exports.models.job import DeliveryKind
 from exports.source import built_in, database, encoding
 from exports.worker import leases, transitions
-from exports.worker.adoption import commit_or_adopt, recorded_file
+from exports.worker.adoption import commit_or_adopt, recorded_file, upload_number
 from exports.worker.batches import Batch, ChunkDurations, Ended
 from exports.worker.heartbeat import heartbeat
 from exports.worker.leases import Claim, KnownFile
@@ -219,7 +219,7 @@ def produce(claim: Claim, session: database.SourceSession, batch: Batch, since: 
             if known := reuse(claim):
                 end(known)
             else:
-                yield from export(claim, session, batch, beat.check, end)
+                yield from export(claim, session, batch, since=since, checkpoint=beat.check, end=end)
         except storage.StorageError as error:
             raise as_upload_error(error) from error
 
@@ -246,6 +246,8 @@ def export(
     claim: Claim,
     session: database.SourceSession,
     batch: Batch,
+    *,
+    since: float,
     checkpoint: Callable[[], None],
     end: Callable[[ChunkResult], None],
 ) -> Iterator[None]:
@@ -265,9 +267,10 @@ def export(
             checkpoint()  # nor must it start a call
             for block in content:
                 upload.write(block)
+        number = upload_number(claim, since)  # not in the other thread, which has no database connection
 
         def commit() -> None:
-            end(commit_upload(claim, upload, content))
+            end(commit_upload(claim, upload, content, number))
 
         if sending := batch.upload(commit):
             try:
@@ -279,9 +282,9 @@ def export(
             commit()
 
 
-def commit_upload(claim: Claim, upload: storage.Upload, content: encoding.Content) -> ChunkResult:
+def commit_upload(claim: Claim, upload: storage.Upload, content: encoding.Content, number: int) -> ChunkResult:
     """Commit the upload, or adopt the file that another job has stored at the same path."""
-    committed = commit_or_adopt(claim, upload)
+    committed = commit_or_adopt(claim, upload, number)
     if isinstance(committed, KnownFile):
         return ChunkResult(source=Source.REUSED, **asdict(committed))
     stored = committed.stored

@@ -12,6 +12,7 @@ import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.db import OperationalError, connection, transaction
+from django.db.backends.signals import connection_created
 from django.db.backends.utils import CursorWrapper
 
 from exports.core import wakeups
@@ -377,6 +378,26 @@ def test_a_chunk_calls_the_source_while_the_last_file_is_uploaded(
     assert seen == [2]
     assert statuses(job)[:5] == ["done"] * 4 + ["pending"]
     assert not Slot.objects.held().exists()
+
+
+def test_uploads_of_a_batch_use_no_database_connection(alone: Dataset, alice: User) -> None:
+    """P4: also if they replace files. A connection for each small file would cost more than its upload."""
+    make_job(alone, alice, 8)
+    run(claim_batch(8))
+    job = make_job(alone, alice, 8, reuse="never")
+    threads: list[str] = []
+
+    def on_connection(**_: object) -> None:
+        threads.append(threading.current_thread().name)
+
+    connection_created.connect(on_connection)
+    try:
+        in_threads(1, lambda _: run(claim_batch(8)))
+    finally:
+        connection_created.disconnect(on_connection)
+    assert statuses(job) == ["done"] * 8
+    assert threads
+    assert not [name for name in threads if name.startswith("upload")]
 
 
 @pytest.mark.slow

@@ -436,15 +436,16 @@ def test_a_file_is_recorded_after_others_stored_the_same_bytes_again(
         execution.drain()
         return job
 
-    commit = execution.commit_upload
+    upload_number = adoption.upload_number
 
-    def commit_after_others(*arguments: Any) -> ChunkResult:
-        monkeypatch.setattr(execution, "commit_upload", commit)
+    def number_after_others(*arguments: Any) -> int:
+        monkeypatch.setattr(execution, "upload_number", upload_number)
         in_threads(1, lambda _: [export(rows) for rows in (2, 1)])
-        return commit(*arguments)
+        return upload_number(*arguments)
 
     export(1)
-    monkeypatch.setattr(execution, "commit_upload", commit_after_others)
+    monkeypatch.setattr(adoption, "RECENT_SECONDS", 0)  # as if the call had taken long
+    monkeypatch.setattr(execution, "upload_number", number_after_others)
     job = export(3)
 
     head = storage.head(PATH)

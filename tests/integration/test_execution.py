@@ -434,9 +434,9 @@ def test_a_storage_that_refuses_writes_pauses_exports(
     calls = []
     export = execution.export
 
-    def counted(claim: Any, *rest: Any) -> Any:
+    def counted(claim: Any, *rest: Any, **options: Any) -> Any:
         calls.append(claim.chunk_id)
-        return export(claim, *rest)
+        return export(claim, *rest, **options)
 
     monkeypatch.setattr(execution, "export", counted)
     jobs = [make_job(dataset, alice, 5, key=f"key-{number}") for number in range(4)]
