@@ -125,6 +125,12 @@ MUTANTS = [
         tests=completion("files_recorded_in_another_order_than_stored"),
     ),
     ADOPTION(
+        name="number a file by the token after a long call",
+        old="claim.token if claim.known_file is None or is_recent else next_number()",
+        new="claim.token",
+        tests=completion("a_file_is_recorded_after_others_stored_the_same_bytes_again"),
+    ),
+    ADOPTION(
         name="adopt files of another dataset",
         old="      AND f.dataset_id = c.dataset_id AND f.schema_version",
         new="      AND f.schema_version",
