@@ -59,7 +59,7 @@ up: setup ## start the local stack and keep it running until Ctrl-C; SSO=1 adds 
 demo: setup ## run real exports through a local stack and verify the results
 	@$(PYTHON) -m config.dev.stack demo
 
-test: setup browser ## run the main tests against real servers, workers, OCR, and a real browser (six minutes)
+test: setup browser ## run the main tests against real servers, workers, OCR, and a real browser (six to eight minutes)
 	@$(PYTHON) -m pytest -n $(TESTERS) --dist worksteal -m 'not slow'
 
 test-all: setup browser ## run the main tests and the slow ones (an hour on two cores)
