@@ -444,9 +444,9 @@ def test_streams_end_on_shutdown(dataset: Dataset, alice: User, own_web: Web, to
     process.send_stop_signal()
     assert list(stream) == []
     stream.disconnect()
-    wait_until(lambda: not process.alive, limit=30)
+    wait_until(lambda: not process.alive, limit=4)
 
-    assert errors(web) == []  # uvicorn logs an error if it has to cancel responses after its timeout
+    assert errors(web) == []
 
 
 @pytest.mark.slow

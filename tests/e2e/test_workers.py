@@ -111,7 +111,7 @@ def test_the_chunk_of_a_killed_worker_ends_with_the_same_bytes(
     job = make_job(slow, alice, 1)
     wait_until(lambda: is_calling(source_db) and list(storage.list_uploads("things/")))
     victim.kill()
-    wait_until(lambda: not is_calling(source_db), limit=20)  # before the end of the pause
+    wait_until(lambda: not is_calling(source_db), limit=5)
 
     source_db.execute(SLOW.format(seconds=0))
     workers.start("exports", concurrency=1)
@@ -134,7 +134,7 @@ def test_the_parquet_file_of_a_killed_worker_is_written_once(
     job = make_job(dataset, alice, 1, shape=PARQUET)
     wait_until(lambda: bool(list(storage.list_uploads("things/"))))
     victim.kill()
-    wait_until(lambda: not is_calling(source_db), limit=20)  # before the end of the pause
+    wait_until(lambda: not is_calling(source_db), limit=5)
 
     source_db.execute(DENSE.format(seconds=0))
     workers.start("exports", concurrency=1)
@@ -187,7 +187,7 @@ def test_graceful_shutdown_hands_the_chunk_to_another_worker(
     chunk = Chunk.objects.get()
     assert (chunk.status, chunk.attempts) == ("pending", 0)
     assert not Slot.objects.held().exists()
-    wait_until(lambda: not is_calling(source_db), limit=30)  # much less than the 150 s of the call
+    wait_until(lambda: not is_calling(source_db), limit=5)
     source_db.execute(SLOW.format(seconds=0))
     workers.start()
     wait_until(lambda: succeeded(job))

@@ -139,6 +139,6 @@ def command(pid: int) -> str:
 
 
 def assert_nothing_is_left(pids: list[int], root: Path) -> None:
-    assert process_tree.wait_gone(pids, limit=60), [command(pid) for pid in pids if process_tree.exists(pid)]
+    assert process_tree.wait_gone(pids, limit=10), [command(pid) for pid in pids if process_tree.exists(pid)]
     assert not [path for path in temporary_sockets(root) if not is_served(path)]
     assert not (root / "stack.env").exists(), "the file describes a stopped stack"
