@@ -380,8 +380,12 @@ def test_a_chunk_calls_the_source_while_the_last_file_is_uploaded(
     assert not Slot.objects.held().exists()
 
 
-def test_uploads_of_a_batch_use_no_database_connection(alone: Dataset, alice: User) -> None:
-    """P4: also if they replace files. A connection for each small file would cost more than its upload."""
+def test_uploads_of_a_batch_need_no_database_connection(alone: Dataset, alice: User) -> None:
+    """P4: also if they replace files. A connection for each small file would cost more than its upload.
+
+    The thread that ends last records the batch. That is the thread of the uploads if the last chunk, which the main
+    thread uploads, overtakes the chunk before it.
+    """
     make_job(alone, alice, 8)
     run(claim_batch(8))
     job = make_job(alone, alice, 8, reuse="never")
@@ -397,7 +401,7 @@ def test_uploads_of_a_batch_use_no_database_connection(alone: Dataset, alice: Us
         connection_created.disconnect(on_connection)
     assert statuses(job) == ["done"] * 8
     assert threads
-    assert not [name for name in threads if name.startswith("upload")]
+    assert len([name for name in threads if name.startswith("upload")]) <= 1
 
 
 @pytest.mark.slow
