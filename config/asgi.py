@@ -1,8 +1,8 @@
 """ASGI application.
 
 Run it with `uvicorn config.asgi:application --lifespan off --ws none --http config.connections:Connection
---no-proxy-headers --no-access-log`. By default, uvicorn accepts headers of any size, trusts any client's
-X-Forwarded-For, and logs query strings, which contain download links.
+--no-proxy-headers --no-access-log`. By default, uvicorn accepts headers of any size, trusts X-Forwarded-For from
+loopback clients, and logs query strings, which contain download links.
 """
 
 import os

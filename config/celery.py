@@ -105,7 +105,7 @@ def write_unbuffered(**_later: object) -> None:
     """Drop output that cannot be written, instead of keeping it in a buffer.
 
     Both streams are flushed before each fork. If the disk with the log is full, flushing a non-empty buffer fails, and
-    the worker could not start or replace any child process.
+    the worker cannot start or replace any child process.
     """
     sys.stdout, sys.stderr = unbuffered(sys.stdout), unbuffered(sys.stderr)
     for handler in logging.root.handlers:

@@ -64,7 +64,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "config.platform.ui.sign_in.Authentication",
     "django.contrib.messages.middleware.MessageMiddleware",
-    "config.platform.http.audit.middleware",  # inside of the authentication
+    "config.platform.http.audit.middleware",  # after the authentication
     "config.platform.http.roles.ReadOnlyAuditorMiddleware",
     "django_prometheus.middleware.PrometheusAfterMiddleware",
 ]
@@ -180,8 +180,8 @@ CSRF_FAILURE_VIEW = "config.platform.http.error_handling.csrf_failure"
 DATA_UPLOAD_MAX_NUMBER_FILES = env.etl_max_batch + 1  # paths that accept a single file have a separate limit
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024  # bytes of a JSON or form body of any path; uploaded files do not count
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 5_000  # the form of a result has a field for each value, including missing ones
-# The sizes of bodies that are refused before they are read, by path. A form encodes most punctuation of JSON as three
-# characters.
+# Maximum sizes of bodies, by path. Larger ones are refused before they are read. A form encodes most punctuation of
+# JSON as three characters.
 BODY_LIMIT = 64 * 1024  # of most paths; larger bodies are processed one at a time
 BODY_LIMITS = {
     r"/exports(/preview)?": DATA_UPLOAD_MAX_MEMORY_SIZE,
@@ -459,8 +459,8 @@ CELERY_BEAT_SCHEDULE = {
 }
 
 # ---- Document ETL -----------------------------------------------------------------------------------------------
-# Extension points: a new provider, processor, or strategy is a class with its dotted path here. ETL_OCR_PROVIDER names
-# one of these providers, or the dotted path of an external one.
+# Extension points: a new provider, post-processor, or strategy is a class with its dotted path here. ETL_OCR_PROVIDER
+# names one of these providers, or the dotted path of an external one.
 ETL_OCR_PROVIDERS = {
     "local": "etl.providers.local.LocalProvider",
     "mineru": "etl.providers.mineru.MinerUProvider",

@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name=dispatch.OCR, bind=True)
 def ocr(self: Any, /, *, task_id: int, **_later: object) -> None:
-    """Run OCR. Post-processing, the next task of the chain, starts only if this one returns without an exception."""
+    """Run OCR. Post-processing, the next Celery task of the chain, starts only if this one raises no exception."""
     if not execution.run_next(Stage.OCR, task_id=task_id, job_id=self.request.id or ""):
         raise Ignore
 

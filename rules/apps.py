@@ -20,8 +20,8 @@ class RulesConfig(AppConfig):
 def load_rules(*, using: str, apps: Any = current, **_later: Any) -> None:
     """Load the system rules into the database. An invalid file is logged, and does not stop the migration.
 
-    `apps` has the models of the migrated state. After a backward migration, their columns may differ from ours, and the
-    rules cannot be loaded. `flush` does not pass `apps`.
+    `apps` has the models of the migrated state. After a backward migration, their columns may differ from those of the
+    current models, and the rules cannot be loaded. `flush` does not pass `apps`.
     """
     from rules.loading.system_rules import load_all
     from rules.models import Rule

@@ -154,6 +154,9 @@ def countdown(seconds: float) -> float | None:
 
 
 def tls(url: str) -> dict[str, Any] | None:
-    """Return Celery's `broker_use_ssl`. Without it, kombu does not validate certificates for a plain `rediss://` URL.
-    The URL's query parameters override it."""
+    """Return Celery's `broker_use_ssl`, or None for schemes other than `rediss://`.
+
+    Without it, kombu does not validate certificates for a plain `rediss://` URL. The URL's query parameters override
+    it.
+    """
     return {"ssl_cert_reqs": "required"} if url.startswith("rediss:") else None

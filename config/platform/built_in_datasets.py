@@ -60,10 +60,9 @@ class BuiltInDataset(ABC):
     def build(
         self, filters: Mapping[str, Any], *, user_id: int, layout: FileLayout, checkpoint: Callable[[], None]
     ) -> BuiltFile:
-        """Return a file with a consistent snapshot of the user's rows, built in constant memory.
+        """Return a file with a consistent snapshot of the user's rows, built in constant memory. Raises CannotBuild.
 
-        `checkpoint` is called every few rows. It writes nothing, and raises an exception to stop the work. Raises
-        CannotBuild.
+        `checkpoint` is called every few rows. It writes nothing, and raises an exception to stop the work.
         """
 
 

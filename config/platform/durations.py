@@ -6,7 +6,7 @@ UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def duration(value: float | timedelta | None) -> str:
-    """Format seconds as `2 h 5 min`, with the two largest units."""
+    """Format seconds as `2 h 5 min`, with the two largest units, and None as a dash."""
     if value is None:
         return "–"
     left = int(value.total_seconds() if isinstance(value, timedelta) else value)

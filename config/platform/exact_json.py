@@ -67,8 +67,10 @@ def serialize_number(value: Any) -> orjson.Fragment:
 
 
 def comparable(number: Decimal) -> str:
-    """Return a text that is equal for equal numbers: `12.50` and `1.25e1` give `125E-1`. `Decimal.normalize` would
-    round to 28 digits."""
+    """Return a text that is equal for equal numbers: `12.50` and `1.25e1` give `125E-1`.
+
+    `Decimal.normalize` would round to 28 digits.
+    """
     sign, digits, exponent = number.as_tuple()
     whole = "".join(map(str, digits)).lstrip("0")
     short = whole.rstrip("0")

@@ -1,4 +1,4 @@
-"""Detection of text cells in CSV files that a spreadsheet would run as a formula (CSV injection).
+"""Detection of text cells in CSV files that a spreadsheet would run as formulas (CSV injection).
 
 Spreadsheets trim white space, split cells at line breaks, and accept full-width signs. The patterns treat other
 invisible characters, and control characters, as white space. They are valid in Postgres and in Python.

@@ -20,8 +20,8 @@ from config.platform import broker
 
 log = structlog.get_logger(__name__)
 
-# An unresponsive broker must not block a request for long: these limit it to about 2 s, Celery's settings for workers
-# to 5 s, and its defaults to more than 25 s.
+# An unresponsive broker must not block a request for long. With these timeouts, it blocks for about 2 s; with those of
+# CELERY_BROKER_TRANSPORT_OPTIONS, for 5 s; with Celery's defaults, for more than 25 s.
 SHORT_TIMEOUTS = broker.timeouts(1, connect=1, retries=1)
 
 

@@ -34,7 +34,7 @@ CONSEQUENCES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A worker. `busy`: child processes that run a task. `tasks`: tasks that were started since the worker's start."""
+    """A worker. `busy`: child processes that run a Celery task. `tasks`: Celery tasks that it has started."""
 
     name: str
     queues: list[str]

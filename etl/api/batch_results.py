@@ -79,7 +79,7 @@ def layout_of(request: Request) -> ResultLayout:
 
 
 def pointer_of(text: str | None) -> tuple[str, ...] | None:
-    """Return the tokens of a JSON Pointer (RFC 6901)."""
+    """Return the tokens of a JSON Pointer (RFC 6901), or None without one. Raises ValidationError."""
     if text is None:
         return None
     if (text and not text.startswith("/")) or len(text) > MAX_POINTER:
@@ -90,7 +90,7 @@ def pointer_of(text: str | None) -> tuple[str, ...] | None:
 def results(
     batch: DocumentBatch, layout: ResultLayout, request: Request, *, user: Any, message: str
 ) -> HttpResponseBase:
-    """Return a response with the file. Raises TooManyColumns, TooManyDownloads and DiskFull."""
+    """Return a response with the file. Raises NotPermitted, TooManyColumns, TooManyDownloads, and DiskFull."""
     staff.record_access(user, batch, message)
     with limited():
         file = result_files.build(Task.objects.filter(batch_id=batch.pk).order_by("pk"), layout).content

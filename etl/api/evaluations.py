@@ -51,7 +51,7 @@ def path_of(rule_id: int, rest: str) -> str:
 def own_rules(request: Request, rule_id: int) -> QuerySet[Rule]:
     """Return the rules that the user can change, after checking that this one is included.
 
-    Raises NoSuchRule, ReadOnlyRule and NotYourRule.
+    Raises NoSuchRule, ReadOnlyRule, and NotYourRule.
     """
     return access.changeable(user_of(request), rule_id)
 
@@ -352,7 +352,7 @@ class CompareEvaluationsView(TaskAPIView):
 
 
 def number_of(request: Request, name: str) -> int:
-    """Return the number of an evaluation from a query parameter. Raises ValidationError at `/name`."""
+    """Return the number of an evaluation from a query parameter. Raises ValidationError at the parameter."""
     number = whole_number(request.query_params.get(name, ""), maximum=2**31 - 1)
     if not number:
         raise refusal(name, "Must be the number of an evaluation.")

@@ -115,7 +115,10 @@ def check_page(state: RunState, page: int) -> None:
 
 
 def redirect_to_image(request: Request, state: RunState, page: int, width: int) -> HttpResponseBase:
-    """Return a redirect to the stored image, after waiting up to WAIT_SECONDS for a worker to create it."""
+    """Return a redirect to the stored image, after waiting up to WAIT_SECONDS for a worker to create it.
+
+    Raises ImageNotReady, ImageUnavailable, and StorageUnavailable.
+    """
     with acceptance.translate_storage_errors():
         found = page_images.find(state, page, width) or wait_for_image(state, page, width, user_id=user_of(request).pk)
     if found is None:

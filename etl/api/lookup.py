@@ -70,7 +70,7 @@ def newer(row: Task, state: RunState | None) -> RunState:
 
 
 def usable(state: RunState | None, row: Task) -> RunState | None:
-    """Return a run-state if it is that of the row and not older than it."""
+    """Return the run-state if it belongs to the row and is not older, or None."""
     if state is None or state.uuid != row.uuid or row.generation > state.generation:
         return None
     return None if row.has_ended and row.generation == state.generation else state
@@ -144,7 +144,7 @@ def status_of(state: RunState | None) -> str:
 
 
 def states_of_rows(rows: Collection[Task]) -> list[RunState]:
-    """Return the states of rows without results. The run-states of open tasks are read in one round trip."""
+    """Return the states of rows, without their results. The run-states of open tasks are read in one round trip."""
     for row in rows:
         row.result = row.last_result = row.corrected_result = None  # prevents loading the deferred results
     states = run_states(row.pk for row in rows if not row.has_ended)
@@ -207,7 +207,7 @@ waiting_requests = WaitingRequests()
 
 
 def wait_for_change(state: RunState, *, user: User, credential: Credential, seconds: float) -> RunState:
-    """Wait until the task has changed, without holding a database connection. Return its state.
+    """Wait up to `seconds` for a change of the task, without holding a database connection. Return its state.
 
     Returns early with the unchanged state if too many requests are waiting, Redis is unavailable, or the process shuts
     down. Raises NotAuthenticated when the credential is no longer valid.

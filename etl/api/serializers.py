@@ -172,8 +172,7 @@ class SubmitInput:
         self.keep_days: int | None = fields.get("keep_days")
 
     def identity(self) -> dict[str, Any]:
-        """Return the values, besides the document, that must be the same when a request is repeated with its
-        idempotency key."""
+        """Return the values, besides the document, that a request with the same idempotency key must repeat."""
         return {"rule_id": self.rule_id} | ({"keep_days": self.keep_days} if self.keep_days else {})
 
 
@@ -192,7 +191,7 @@ class BatchInput:
 
 
 def read_flag(request: Request, name: str) -> bool:
-    """Return a query parameter that is `true` or `false`, by default false. Raises ValidationError at `/name`."""
+    """Return a query parameter that is `true` or `false`, by default false. Raises ValidationError at the parameter."""
     text = request.query_params.get(name, "false")
     if text not in {"true", "false"}:
         raise refusal(name, "Must be true or false.")
@@ -200,12 +199,12 @@ def read_flag(request: Request, name: str) -> bool:
 
 
 def read_choice(request: Request, name: str) -> bool | None:
-    """Return a query parameter that is `true` or `false`, or None without it. Raises ValidationError at `/name`."""
+    """Return a query parameter that is `true` or `false`, or None without it. Raises the errors of `read_flag`."""
     return read_flag(request, name) if name in request.query_params else None
 
 
 def read_number(request: Request, name: str, *, minimum: int, maximum: int, default: int, unit: str) -> int:
-    """Return a query parameter as a whole number. Raises ValidationError at `/name`."""
+    """Return a query parameter as a whole number. Raises ValidationError at the parameter."""
     text = request.query_params.get(name, str(default))
     number = whole_number(text, maximum=maximum)
     if number is None or number < minimum:

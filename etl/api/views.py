@@ -124,8 +124,8 @@ class SubmitView(TaskAPIView):
             request_id=request_id(request._request),
             idempotency=idempotency,
         )
-        # A repeated request must get the first response. For an earlier upload, it had no duplicate, because the digest
-        # was not known yet.
+        # A repeated request must get the first response. For an earlier upload, that response named no duplicate,
+        # because the digest was not known yet.
         duplicate_of = task.duplicate_of if wanted.file is not None else None
         return accepted(task.pk, duplicate_of=duplicate_of, replayed=replayed)
 

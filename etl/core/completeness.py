@@ -39,6 +39,6 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def listed(texts: Iterable[str]) -> str:
-    """Join texts by commas. "…" replaces those after the first twenty."""
+    """Join texts with commas. "…" replaces those after the first twenty."""
     first = list(islice(texts, MAX_LISTED + 1))
     return ", ".join(first if len(first) <= MAX_LISTED else [*first[:-1], "…"])

@@ -1,4 +1,4 @@
-"""Rows of delimited text, such as CSV, also if its quotation marks are unbalanced."""
+"""Rows of delimited text, such as CSV, even if its quotation marks are unbalanced."""
 
 import csv
 from collections.abc import Iterator

@@ -27,12 +27,12 @@ MIN_WIDE, MAX_NARROW = 16, 0.8
 PRINTABLE = frozenset(range(32, 127)).__contains__
 WIDE = ("utf_16_le", "utf_16_be")
 WESTERN = "cp1252"
-# Bytes that do not occur in text: control characters except tabs, line ends, form feeds, and ESC. Vertical
+# Characters that do not occur in text: control characters except tabs, line ends, form feeds, and ESC. Vertical
 # tabs are allowed, too: some databases export them as the line ends within cells.
 # https://mimesniff.spec.whatwg.org/#binary-data-byte
 CONTROL = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-# Maximum share of control characters in a text, and a number that is always accepted: text from PDFs has some, and the
-# last character of a file in DOS is one.
+# Maximum share of control characters in a text, and a number that is always accepted: text from PDFs has some, and DOS
+# files end with one.
 MAX_CONTROLS, FEW_CONTROLS = 0.001, 2
 # Common encodings. Of several that are equally likely, the first is used. UTF-16 is last, because almost any bytes are
 # valid in it. Without this list, short texts would often be detected as a rare encoding that is similar.
@@ -124,8 +124,11 @@ def is_possible(content: bytes, encoding: str) -> bool:
 
 
 def sample(content: bytes) -> bytes:
-    """Return the part of the content to examine: its beginning or, if that is ASCII, the part around the first byte
-    that is not. It never begins within a character, but may end within one if the text has no line ends."""
+    """Return the part of the content to examine.
+
+    This is its beginning or, if that is ASCII, the part around the first byte that is not. It never begins within a
+    character, but may end within one if the text has no line ends.
+    """
     if len(content) <= SAMPLE:
         return content
     start = 0

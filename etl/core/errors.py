@@ -1,7 +1,7 @@
 """Errors of document tasks. Each has a code, and states whether another attempt can succeed.
 
-Clients and logs see only the codes and the texts below, never a message of a provider or a model, because that may
-quote the document. The codes are part of the public API.
+Responses and logs contain only the codes and the texts below, never a message of a provider or a model, because that
+may quote the document. The codes are part of the public API.
 """
 
 from typing import Any, Self

@@ -1,8 +1,8 @@
 """Document formats, and their detection by the first bytes of a file (magic bytes).
 
-Only the first bytes select the parser, regardless of the file's name or declared type, and even if the file is valid in
-another format too (a polyglot). The name is used only where bytes cannot decide: for Markdown, small tables, and other
-text, and for old Office formats whose distinguishing parts are deep in the file.
+The first bytes select the parser, regardless of the declared type, and even if the file is valid in another format too
+(a polyglot). The file's name is used only where bytes cannot decide: for Markdown, small tables, and other text, and
+for old Office formats whose distinguishing parts are deep in the file.
 """
 
 import codecs
@@ -213,8 +213,10 @@ def text_of(head: bytes) -> str | None:
 
 # ---- Containers -----------------------------------------------------------------------------------------------------
 def zip_format(head: bytes) -> DocumentFormat | None:
-    """Identify a zip file by its entries: ODF and EPUB files start with their media type, and Office files have a
-    folder that is named after the program."""
+    """Identify a zip file by its entries.
+
+    ODF and EPUB files start with their media type, and Office files have a folder that is named after the program.
+    """
     for name, content in entries(head):
         if name == "mimetype":
             return next((kind for mimetype, kind in PACKAGES.items() if content.strip() == mimetype), None)

@@ -1,4 +1,4 @@
-"""Context of a stage run for its provider or processor: deadline, lease, progress, and response cache.
+"""Context of a stage run for its provider or post-processor: deadline, lease, progress, and response cache.
 
 A stage run has a time limit (`ETL_TASK_TIMEOUT`), can lose its lease, and can be killed at any line and run again.
 Long-running code calls `check()` between its steps and never waits longer than `remaining()`.
@@ -91,7 +91,7 @@ class NoBudget:
 
 
 class NoResponseCache:
-    """A cache that stores nothing, for runs that are never resumed, such as rule trials."""
+    """A cache that stores nothing, for runs that are never resumed, such as rule tests."""
 
     def get(self, key: str) -> dict[str, Any] | None:
         return None
@@ -123,7 +123,7 @@ def ignore(*_args: Any) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class StageContext:
-    """One run of a stage, as its provider or processor sees it.
+    """One run of a stage, as its provider or post-processor sees it.
 
     `seconds`: the time limit. `provider_task_id`: the provider's id of a job that an earlier run started, or "".
     `secret`: unpredictable bytes that stay the same when this run resumes. `advanced`: set once this run has stored
@@ -186,8 +186,10 @@ class StageContext:
             self.on_usage(usage)
 
     def part(self, stopped: threading.Event) -> "StageContext":
-        """Return the context of a part of this run for a separate thread. It collects its own warnings, and setting
-        `stopped` ends it too."""
+        """Return the context of a part of this run for a separate thread.
+
+        It collects its own warnings, and setting `stopped` ends it too.
+        """
         return replace(self, warnings=[], lease_lost=EitherEvent(self.lease_lost, stopped), on_progress=ignore)
 
     def warn(self, code: str, detail: str, *, page: int | None = None, reason: str | None = None) -> None:

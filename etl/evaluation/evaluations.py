@@ -68,7 +68,7 @@ class NotRunning(Problem):
 def start(rules: QuerySet[Rule], rule_id: int, *, version: int | None, user: User) -> Evaluation:
     """Start an evaluation of a version of one of `rules` on all its samples. Default: the current version.
 
-    Raises BadInput, NoSuchRule, NoSamples, NothingToEvaluate, AlreadyRunning, TooManyEvaluations and QuotaExceeded.
+    Raises BadInput, NoSuchRule, NoSamples, NothingToEvaluate, AlreadyRunning, TooManyEvaluations, and QuotaExceeded.
     """
     with transaction.atomic():
         lock_user(user.pk)

@@ -1,6 +1,6 @@
 """Evaluation of one sample in a worker: extract data from the stored Markdown with a version of the rule, and score it.
 
-Execution is at least once and takes effect exactly once, as for documents, although a worker can die at any line. A
+Execution is at least once and takes effect exactly once, as for documents, although a worker can crash at any line. A
 message only wakes a worker, which claims the next sample of the message's user, and ends it under the fencing token of
 its lease.
 
@@ -176,7 +176,7 @@ class SampleEvaluation:
         return self.fail(error)
 
     def fail(self, error: EtlError) -> float:
-        """End a sample as failed: none of the expected values was found. Return 0."""
+        """End a sample as failed, with all expected values counted as missing. Return 0."""
         log.warning("sample_failed", code=error.code, attempt=self.run.attempts)
         self.finish(
             SampleStatus.FAILED,

@@ -68,7 +68,7 @@ def renew(run: SampleRun, usage: dict[str, int]) -> bool:
 
 
 def put_back(run: SampleRun, usage: dict[str, int], *, delay: float = 0, counts: bool = True) -> None:
-    """Return a sample to the queue. `counts`: whether this attempt is counted. Raises Fenced."""
+    """Return a sample to the queue. `delay`: in seconds. `counts`: whether this attempt is counted. Raises Fenced."""
     later = Now() + timedelta(seconds=delay)
     attempts = run.attempts if counts else run.attempts - 1
     if not held(run).update(status=SampleStatus.WAITING, attempts=attempts, available_at=later, **NO_LEASE, **usage):

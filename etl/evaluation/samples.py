@@ -104,7 +104,10 @@ def result_of(task: Task) -> Any:
 
 
 def delete(rule_id: int, sample_id: int) -> None:
-    """Delete a sample with its results in evaluations, whose accuracies stay the same. Raises NoSuchSample."""
+    """Delete a sample and its results in evaluations. Raises NoSuchSample.
+
+    The accuracies of completed evaluations stay the same.
+    """
     with transaction.atomic():
         # The lock prevents an evaluation from starting with the sample.
         require_first(Sample.objects.select_for_update().filter(rule=rule_id, pk=sample_id), NoSuchSample).delete()

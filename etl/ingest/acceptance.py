@@ -17,7 +17,7 @@ from etl.pipeline import engines
 
 log = structlog.get_logger(__name__)
 
-# Unregistered media types that clients use.
+# Other media types that clients use for these formats.
 OTHER_NAMES = {
     "image/jpg": DocumentFormat.JPEG,
     "image/tif": DocumentFormat.TIFF,
@@ -121,7 +121,10 @@ def translate_storage_errors() -> Iterator[None]:
 
 
 def accepted_format(head: bytes, *, size: int, name: str, pointer: str) -> DocumentFormat:
-    """Return the format of an acceptable document, by its first bytes. Raises the problems above."""
+    """Detect the format of a document by its first bytes.
+
+    Raises EmptyFile, UploadTooLarge, FormatNotAccepted and TooManyPages.
+    """
     check_size(size, pointer=pointer)
     kind = sniff(head, name)
     if kind is None or kind not in engines.formats():

@@ -46,7 +46,7 @@ def refusal(code: str, detail: str) -> BadInput:
 
 
 def documents_in(file: UploadedFile) -> list["ArchivedDocument"]:
-    """Return the documents of an archive in its order, without folders and hidden files of macOS and Windows.
+    """Return the documents in the order of the archive, without folders and hidden files of macOS and Windows.
 
     Raises BadInput if the archive is damaged, has no documents, or exceeds a limit.
     """

@@ -77,11 +77,11 @@ def submit(
     request_id: str = "",
     idempotency: Idempotency | None = None,
 ) -> tuple[DocumentBatch, bool]:
-    """Create a batch of documents and start it. Without `rule_id` the default rule applies.
+    """Create a batch of documents and start it. Without `rule_id`, the default rule applies.
 
-    Return the batch, and whether an earlier request with the same idempotency key created it. Raises BadInput, also if
-    no document is accepted, QuotaExceeded, QueueFull, KeyReused, InFlight and StorageUnavailable, and then creates and
-    charges nothing.
+    Return the batch, and whether an earlier request with the same idempotency key created it. Raises BadInput (also if
+    no document is accepted), NoDefaultRule, QuotaExceeded, QueueFull, KeyReused, InFlight and StorageUnavailable. After
+    these errors, nothing is created or charged.
     """
     if idempotency and (batch := idempotency.find(DocumentBatch.objects.all(), user_id=user.pk)):
         return batch, True

@@ -53,12 +53,12 @@ def submit(
     request_id: str = "",
     idempotency: Idempotency | None = None,
 ) -> tuple[Task, bool]:
-    """Create a task for a document and start it. Without `rule_id` the default rule applies.
+    """Create a task for a document and start it. Without `rule_id`, the default rule applies.
 
-    Return the task, and whether an earlier request with the same idempotency key created it. Raises BadInput, the
-    problems of `etl.ingest.acceptance`, QuotaExceeded, QueueFull, KeyReused and InFlight, and then creates and charges
-    nothing. Once the row is committed, the task cannot be lost: if Redis or the broker is unavailable, recovery starts
-    it.
+    Return the task, and whether an earlier request with the same idempotency key created it. Raises BadInput,
+    NoDefaultRule, the problems of `etl.ingest.acceptance`, QuotaExceeded, QueueFull, KeyReused, InFlight and
+    StorageUnavailable. After these errors, nothing is created or charged. Once the row is committed, the task cannot be
+    lost: if Redis or the broker is unavailable, recovery starts it.
     """
     if idempotency and (task := idempotency.find(TASKS, user_id=user.pk)):
         return task, True

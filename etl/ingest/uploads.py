@@ -57,7 +57,7 @@ class StoredDocument:
         }
 
     def drop(self) -> None:
-        """Delete the object, after no task was created. If that fails, the hourly sweep deletes it."""
+        """Delete the object, for which no task was created. If that fails, the hourly sweep deletes it."""
         with suppress(storage.StorageError):
             storage.delete(self.key)
 
@@ -164,7 +164,7 @@ class StoredFile(ABC):
         _ = self.kind
 
     def store(self, mark: Mapping[str, str]) -> StoredDocument:
-        """Copy exactly the bytes that were checked. Raises StorageUnavailable."""
+        """Copy exactly the bytes that were checked. Raises StorageUnavailable, and BadInput if they have changed."""
         key = new_key(self.kind)
         with refuse_changes(self.pointer):
             storage.copy(
@@ -247,7 +247,7 @@ def create(*, user_id: int, filename: str, content_type: str, size: int) -> Uplo
         seconds=UPLOAD_SECONDS,
         content_type=content_type,
         size=size,
-        # There is no row before the submission, so the object keeps the file name.
+        # There is no task before the submission, so the object's metadata has the file name.
         metadata={"filename": encode_name(display_name(filename, default=""))},
     )
     return UploadTarget(file_key=key, ticket=ticket, expires_at=expires_at)

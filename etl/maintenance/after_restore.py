@@ -17,7 +17,7 @@ from etl.models import Task
 from etl.pipeline import artifacts
 
 BATCH = 500
-# More than any task is retried between two backups.
+# Greater than the number of retries of any task between two backups.
 GENERATION_STEP = 1_000
 
 

@@ -105,8 +105,8 @@ class RecoveryPass:
     """
 
     def __init__(self) -> None:
-        self.unsent: set[int] = set()  # tasks whose run-state says that a message was sent, although it was not
-        self.room: dict[Stage, int] = {}  # how many messages may have been lost, by stage
+        self.unsent: set[int] = set()  # tasks whose run-state records a message that was not sent
+        self.room: dict[Stage, int] = {}  # number of messages that may have been lost, by stage
         self.broker = dispatch.connection()
         self.is_without_broker = False
         self.is_without_storage = False
@@ -207,7 +207,7 @@ def raise_generation(task: Task) -> bool:
 def recreate_run_state(task: Task, stored: StoredOcr | None) -> TransitionResult:
     """Create the run-state as started, because a worker may be reading the document.
 
-    A started task can't be cancelled.
+    Without `force`, a started task cannot be cancelled during OCR.
     """
     if stored is None:
         return runstate.create(task, stage=Stage(task.phase), started=True)

@@ -62,7 +62,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
     def with_data(self) -> Self:
         """Annotate `data`: the data of `current_result` without its citations, which can be large.
 
-        None without data.
+        `data` is None if the result has no data.
         """
         return self.annotate(data=RawSQL(DATA, (), output_field=ExactJSON()))  # noqa: S611 - a constant
 
@@ -189,7 +189,7 @@ class Task(models.Model):
         indexes = [
             models.Index(fields=["user", "-created_at", "-task_id"], name="etl_task_of_user"),
             models.Index(fields=["-created_at", "-task_id"], name="etl_task_newest"),
-            # For filtered lists. Without these, a filter that few old rows match would read most rows of the user.
+            # For filtered lists. Without these, a filter that matches only old rows would read most rows of the user.
             models.Index(fields=["user", "status", "-created_at", "-task_id"], name="etl_task_of_status"),
             models.Index(
                 fields=["status", "-created_at", "-task_id"],
@@ -205,7 +205,7 @@ class Task(models.Model):
             models.Index(fields=["document_key"], name="etl_task_document_key"),
             # For the queue's length and for recovery. It omits ended tasks, which are nearly all.
             models.Index(fields=["task_id"], name="etl_task_open", condition=Q(status=Status.PENDING)),
-            # For the sweep of superseded artifacts. It reads the recently completed tasks, and skips tasks that were
+            # For the sweep of superseded artifacts, which reads the recently completed tasks, and skips those that were
             # not retried.
             models.Index(
                 fields=["updated_at"], name="etl_task_superseded", condition=Q(status=Status.COMPLETED, run__gt=1)

@@ -14,7 +14,7 @@ COUNTS = ("calls", "prompt_tokens", "completion_tokens")
 
 
 class Run(Protocol):
-    """A run of a task that has ended."""
+    """An ended run of a task."""
 
     @property
     def task_id(self) -> int: ...

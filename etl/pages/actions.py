@@ -61,7 +61,7 @@ class RetryTask(TaskAction):
 
 
 def retry(task: Task, *, stage: str, rule_id: str, user: Any) -> None:
-    """Retry with the validation of the API. `rule_id`: "" for the current rule. Raises Problem."""
+    """Retry with the validation of the API. `rule_id`: "" for the task's rule and version. Raises Problem."""
     body = {"from_stage": stage, "rule_id": number_or_text(rule_id)}
     wanted = validated(RetrySerializer, body)
     actions.retry(

@@ -86,7 +86,7 @@ class EditField:
 class EditForm:
     """The form for the part of the data at a pointer. A long list shows its rows from `first` on.
 
-    `posted`: the submitted form, or None to show the data as it is. `add`: the list that gets a row.
+    `posted`: the submitted form, or None to show the data as it is. `add`: the pointer of the list that gets a row.
     """
 
     def __init__(
@@ -345,7 +345,7 @@ def guide_at(guide: Guide, data: Any, pointer: str) -> Guide:
 
 
 def set_targets(field: EditField, target: str) -> None:
-    """Set the pointers of the fields into the entered data."""
+    """Set `target` of the field and of the fields in it. `target`: the pointer of `field` into the entered data."""
     field.target = target
     if field.kind == "object":
         for child in field.children:

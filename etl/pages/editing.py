@@ -1,4 +1,4 @@
-"""The page on which a person corrects the data of a result, and the actions that approve it."""
+"""The page for correcting the data of a result, and the actions that approve it or remove the approval."""
 
 from typing import Any
 

@@ -92,7 +92,7 @@ def is_too_complex(text: str) -> bool:
 
 
 def max_cells(block: str) -> int:
-    """Estimate the cells of a table in this block from its pipes: at least half of their number."""
+    """Estimate the cells of a table in this block from its pipes. The result is at least half of the actual number."""
     pipes = [line.count("|") for line in block.split("\n")]
     return len(pipes) * max(pipes)
 

@@ -116,7 +116,7 @@ class BranchFragment(TaskPage):
         output = output_of(state)
         if "data" not in output:
             raise NotFound
-        return super().get_context_data(node=tree_of(output, self.request), **context)  # the path has task_id
+        return super().get_context_data(node=tree_of(output, self.request), **context)  # `task_id` is from the path
 
 
 def json_pane(state: RunState, request: HttpRequest) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def tree_of(output: dict[str, Any], request: HttpRequest) -> tree.Node:
 
 
 def output_of(state: RunState) -> dict[str, Any]:
-    """Return the result with its corrections. Until a retry completes, it is the result of the run before.
+    """Return the result with its corrections. Until a retry completes, this is the result of the previous run.
 
     Raises NotFound for a task without a result, and StorageUnavailable.
     """

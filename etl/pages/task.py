@@ -108,7 +108,7 @@ class DocumentPage(TaskPage):
 
 
 def sample_of(state: RunState, mode: str, user: User) -> str | None:
-    """Return "is" if the result is a sample of its rule, "may" if it can become one, or None.
+    """Return "is" if the document is a sample of its rule, "may" if it can become one, or None.
 
     The user must own the task and be allowed to change the rule.
     """

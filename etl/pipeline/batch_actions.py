@@ -134,10 +134,7 @@ def restart(failed: Sequence[Task], stored: dict[int, StoredOcr]) -> list[Task]:
 
 
 def find_stored(tasks: Sequence[Task]) -> dict[int, StoredOcr]:
-    """Return the stored OCR results of the tasks that failed after OCR, by task id.
-
-    Raises RunStateUnavailable and StorageUnavailable.
-    """
+    """Return the stored OCR results of the tasks that failed after OCR, by task id. Raises StorageUnavailable."""
     after = [task for task in tasks if (task.error or {}).get("stage") == Stage.POSTPROCESS]
     with ThreadPoolExecutor(READERS) as pool:
         found = pool.map(find_or_none, after)

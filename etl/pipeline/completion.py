@@ -1,8 +1,8 @@
-"""End of a stage: first the transition in Redis, conditional on the lease token, and then the row with the event for
-webhooks, conditional on the generation.
+"""End of a stage: first the transition in Redis, and then the row with the event for webhooks.
 
-If the process is killed between the two, recovery writes the row from the run-state. If Redis loses the run-state
-between the two, recovery recreates it from the latest artifact, and the task ends again in the same way.
+The transition is conditional on the lease token, and the row on the generation. If the process is killed between the
+two, recovery writes the row from the run-state. If Redis loses the run-state between the two, recovery recreates it
+from the latest artifact, and the task ends again in the same way.
 """
 
 from collections.abc import Iterable
@@ -206,7 +206,7 @@ def warnings_of(state: RunState, context: StageContext) -> list[dict[str, Any]]:
 def lasting_warnings(state: RunState, context: StageContext) -> str:
     """Return the task's warnings as JSON if this attempt adds one that stays valid for later attempts, else "".
 
-    That is the warning that the usage was not counted completely.
+    The only such warning is that the usage was not counted completely.
     """
     if not any(warning.code == USAGE_INCOMPLETE for warning in context.warnings):
         return ""

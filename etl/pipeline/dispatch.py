@@ -27,7 +27,7 @@ DRAW = "etl.draw_pages"
 RECOVER = "etl.recover"
 SWEEP = "etl.sweep"
 
-# A broker that accepts connections but never replies must not block a request: about 2 s at most.
+# A broker that accepts connections but never replies must not block a request for more than about 2 s.
 SHORT_TIMEOUTS = timeouts(1, connect=1, retries=1)
 RETRY_ONCE = {"max_retries": 1, "interval_start": 0}
 # Workers keep messages with a countdown in memory, and the broker redelivers those that wait too long. Recovery sends
@@ -36,7 +36,7 @@ MAX_COUNTDOWN = 60.0
 
 
 def begin(task: Task, *, stage: Stage) -> None:
-    """Create the run-state of a new or retried task and wake a worker, in about 3 s. Otherwise, recovery does it."""
+    """Create the run-state of a new or retried task and wake a worker, in about 3 s. Recovery repeats what fails."""
     try:
         runstate.create(task, stage=stage)
     except runstate.Unavailable as reason:
@@ -47,7 +47,7 @@ def begin(task: Task, *, stage: Stage) -> None:
 
 
 def begin_many(tasks: Mapping[Task, Stage]) -> None:
-    """Create run-states and wake workers for several tasks, in a few round trips. Recovery does what fails."""
+    """Create run-states and wake workers for several tasks, in a few round trips. Recovery repeats what fails."""
     try:
         runstate.create_many(tasks)
         with connection() as broker:
@@ -67,7 +67,7 @@ def wake(*, task_id: int, stage: Stage, delay: float = 0, broker: Connection | N
     """Send the chain from this stage on, and record the message in the run-state.
 
     Return the id of the first message, or "" if the broker did not accept it in time. Recovery then resends it.
-    `broker`: a connection to share between many messages.
+    `delay`: in seconds. `broker`: a connection to share between many messages.
     """
     with nullcontext(broker) if broker else connection() as connected:
         job_id = publish(task_id, stage, delay, connected)
@@ -105,8 +105,8 @@ def signature(name: str, task_id: int) -> Signature:
 def draw(*, task_id: int, page: int, width: int, pixels: int = 0) -> None:
     """Request the image of a page from a worker.
 
-    `width`: of an image for people. `pixels`: the maximum of an image for models. If the message is lost, the next
-    request sends it again.
+    `width`: of an image for people, in pixels. `pixels`: the maximum number of pixels of an image for models; if it is
+    set, `width` is ignored. If the message is lost, the next request sends it again.
     """
     facts = {"task_id": task_id, "page": page, "width": width, "pixels": pixels}
     message = current_app.signature(DRAW, kwargs=facts, immutable=True)

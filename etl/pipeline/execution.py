@@ -101,7 +101,7 @@ class StartOutcome(NamedTuple):
 
 
 def start_or_log(start: Callable[[], StartOutcome], *, task_id: int) -> StartOutcome | None:
-    """Start a stage. Return None if a server is unavailable; recovery then sends a message."""
+    """Start a stage. Return None if Redis or the database is unavailable; recovery then sends a message."""
     try:
         return start()
     except runstate.Unavailable as error:

@@ -78,7 +78,7 @@ def draw(task_id: int, *, page: int, width: int) -> None:
 
 @contextmanager
 def fetched(owner: ArtifactOwner, context: StageContext) -> Iterator[Document]:
-    """Like `ocr.local_copy`, but a slow download raises StorageError: the document is not the cause."""
+    """Download the document like `ocr.local_copy`. Raises StorageError if it is slow: the document is not the cause."""
     with ExitStack() as stack:
         try:
             document = stack.enter_context(ocr.local_copy(owner, context))
@@ -167,7 +167,7 @@ def model_key(owner: ArtifactOwner, page: int, pixels: int) -> str:
 
 
 def draw_for_models(task_id: int, *, page: int, pixels: int) -> None:
-    """Render and store a page and those after it for models, unless it is stored. It is safe to run this twice."""
+    """Render and store a page and the next pages for models, unless it is stored. It is safe to run this twice."""
     task = Task.objects.without_results().filter(pk=task_id).first()
     if task is None:
         return

@@ -109,7 +109,7 @@ def accepted_batch(batch: DocumentBatch) -> schemas.AcceptedBatch:
 
 
 def refused_files(batch: DocumentBatch) -> list[schemas.RefusedFile]:
-    """Return the refused files. Their fields are in the order of the first response, because `jsonb` sorts them."""
+    """Return the refused files. `jsonb` sorts their fields, so this restores the order of the first response."""
     return [{"filename": each["filename"], "code": each["code"]} for each in batch.refused]
 
 

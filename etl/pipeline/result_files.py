@@ -259,7 +259,7 @@ def write_csv(table: ResultTable, file: IO[bytes], layout: ResultLayout) -> None
 
 
 def escaped_name(name: str) -> str:
-    """Return the header of a column. A field may have the escaped name of another field, so that is escaped, too."""
+    """Return the header of a column. A field may have another field's escaped name, so such a name is escaped too."""
     text = name.lstrip("'")
     return name if formulas.escaped(text) == text else f"'{name}"
 

@@ -85,7 +85,7 @@ def correct(task: Task, change: Callable[[Any], Any], *, user: User, if_match: s
     """Replace the data of a result by the return value of `change`. Return the row.
 
     Removes the approval, which was for the previous data. If the data is the same, nothing changes. Call outside
-    transactions. Raises NotCompleted, NoData, ConditionMissing, Stale, SchemaMismatch and RunStateUnavailable.
+    transactions. Raises ConditionMissing, NoData, SchemaMismatch, and the errors of `locked`.
     """
     if if_match is None:
         raise ConditionMissing
@@ -108,7 +108,7 @@ def correct(task: Task, change: Callable[[Any], Any], *, user: User, if_match: s
 def approve(task: Task, *, user: User, if_match: str | None = None) -> Task:
     """Approve a result; an earlier approval stays. Return the row.
 
-    Call outside transactions. Raises NotCompleted, Stale and RunStateUnavailable.
+    Call outside transactions. Raises the errors of `locked`.
     """
     with locked(task, if_match) as row:
         if not row.review.approved_at:
@@ -124,7 +124,7 @@ def approve(task: Task, *, user: User, if_match: str | None = None) -> Task:
 def remove_approval(task: Task, *, user: User) -> Task:
     """Remove the approval of a result, if there is one. Return the row.
 
-    Call outside transactions. Raises NotCompleted and RunStateUnavailable.
+    Call outside transactions. Raises the errors of `locked`, except Stale.
     """
     with locked(task, None) as row:
         if row.review.approved_at:
@@ -137,7 +137,10 @@ def remove_approval(task: Task, *, user: User) -> Task:
 
 @contextmanager
 def locked(task: Task, if_match: str | None) -> Iterator[Task]:
-    """Lock the row of a completed task in a transaction, and delete its run-state before the commit."""
+    """Lock the row of a completed task in a transaction, and delete its run-state before the commit.
+
+    Raises NotFound, NotCompleted, Stale, RunStateUnavailable and StorageUnavailable.
+    """
     try:
         ended = actions.require_ended(task)
     except actions.NotEnded:

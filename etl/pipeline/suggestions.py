@@ -1,7 +1,7 @@
 """Suggested fields for a rule, which a language model derives from the text of a sample document.
 
-A suggestion is a trial of a rule that requests fields instead of values. So the quotas, budgets, limits, and the
-protection from prompt injection of trials apply.
+A suggestion is a trial of a rule that requests fields instead of values. So the quotas, budgets, and limits of trials
+apply, and their protection from prompt injection.
 """
 
 from collections.abc import Callable

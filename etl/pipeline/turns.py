@@ -4,9 +4,9 @@ Like chunks of exports, tasks are ordered by start-time fair queueing. A user's 
 earlier ones, and not before the tasks that workers have already processed. So the n-th waiting task of a user competes
 with the n-th of each other user, and neither a large backlog nor a stream of single documents delays other users.
 
-The rank of a row is fixed when its task is submitted or retried. Messages only wake workers: the
-rows decide which task a worker runs. A rank is not a lock: two workers may find the same task, and its run-state
-decides which of them starts it.
+The rank of a row is fixed when its task is submitted or retried. Messages only wake workers: the rows decide which task
+a worker runs. A rank is not a lock: two workers may find the same task, and its run-state decides which of them starts
+it.
 """
 
 from collections.abc import Iterator
@@ -21,9 +21,9 @@ from etl.runstate import TaskIdentity
 
 BATCH, BATCHES = 50, 10  # open tasks per read, and reads per message
 
-# Cancelled tasks are in neither maximum: in the first, they would move all other users behind their owner's backlog,
-# and in the second, their owner back. Tasks that a retry processed without OCR are not in the first: they overtake the
-# owner's backlog, but have its rank.
+# Cancelled tasks are in neither maximum. In the first, they would move all other users behind their owner's backlog.
+# In the second, they would move their owner back. Tasks that a retry processed without OCR are not in the first: they
+# overtake the owner's backlog, but have its rank.
 NEXT_RANK = """
 SELECT greatest(
     (SELECT max(rank) FROM etl_task WHERE status IN ('completed', 'failed') AND ocr_run = run),

@@ -14,9 +14,9 @@ class Processed:
     """The output of post-processing.
 
     `data` matches the rule's schema; it is None if the processor produces no data. Numbers that must keep their exact
-    digits have the type `exact_json.Number`. `citations`: for example `{"pointer": "/total", "page": 1, "quote":
-    "Total 12.00", "match": "exact"}`, where the quote was found on that page. `source`: `einvoice` or `model`, for a
-    processor with both. Warnings and usage are recorded in the StageContext.
+    digits have the type `exact_json.Number`. `citations`: for example `{"pointer": "/total", "page": 1, "bbox": None,
+    "quote": "Total 12.00", "match": "exact"}`, where the quote was found on that page. `source`: `einvoice` or `model`,
+    for a processor with both. Warnings and usage are recorded in the StageContext.
     """
 
     data: Any = None

@@ -1,7 +1,8 @@
 """Detection of items in text without blank lines or table marks, such as multi-line rows and list entries.
 
 Detection depends on the form of the lines, not on their language. It looks for indentation, a repeating sequence of
-line forms, or a number or word that starts many lines. A line's form is its first word with every digit replaced by 9.
+line forms, or a number or word that starts many lines. A line's form is its first word: each number in it becomes 9.
+Letters beside numbers, and infrequent words, become A.
 """
 
 import re

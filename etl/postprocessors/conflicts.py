@@ -28,8 +28,8 @@ MAX_VALUE = 300
 def resolve(found: Merged, pieces: list[Piece], schema: Schema, *, model: Model) -> dict[str, int]:
     """Ask the model to resolve the conflicts. Return the index of the chosen candidate by the conflict's pointer.
 
-    A conflict is left out if the response does not match the schema, or its value is not one of the candidates. Raises
-    the errors of `require_agreement` and of `Model.ask`.
+    A conflict is left out if the response does not match the schema, or if the response's value for it is not one of
+    the candidates. Raises the errors of `require_agreement`, and those of `Model.ask` except SchemaInvalid.
     """
     require_agreement(found, pieces)
     if not found.conflicts:

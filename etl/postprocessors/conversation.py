@@ -54,7 +54,7 @@ PROMPT_VERSION = 6  # part of the cache key: a new version invalidates cached re
 INSTRUCTION_TOKENS = 4_000  # upper bound for Sluice's instructions
 MIN_PIXELS_PER_TOKEN = 256  # in an image
 MAX_RESPONSE_TOKENS = 32_768  # unless ETL_LLM_MAX_TOKENS is set
-MAX_SHOWN_WHOLE = 1_000  # characters up to which an invalid response is shown and requested as a whole
+MAX_SHOWN_WHOLE = 1_000  # characters; of a longer invalid response, only the invalid parts are shown and requested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +100,11 @@ class Model:
     """The configured model, for one run of a stage. It can be used by several threads at once."""
 
     def __init__(self, rule: RuleContent, *, context: StageContext) -> None:
-        """Raises LlmForbidden if no model is configured."""
+        """Raise LlmForbidden if no model is configured, or its API key cannot be sent."""
         self.endpoint = ModelEndpoint.configured()
         self.rule, self.context = rule, context
         self.features: ServerFeatures | None = None
-        # A trial has no persistent secret, because it is never resumed.
+        # A rule test has no persistent secret, because it is never resumed.
         self.secret = context.secret or secrets.token_bytes(32)
 
     def ask(self, question: Question, *, current: CheckedResponse | None = None) -> ParsedResponse:

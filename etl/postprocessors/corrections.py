@@ -79,7 +79,8 @@ def rechecked(draft: Draft) -> CheckedResponse:
 def batches(drafts: list[Draft]) -> Iterator[list[Part]]:
     """Yield the invalid parts for each request: items of several drafts, or the other invalid parts of one draft.
 
-    The items of a request were never corrected, or failed for the same reasons, which may name their number.
+    The items of a request were never corrected, or failed for the same reasons. Different reasons are not mixed,
+    because they may state the number of items.
     """
     batch: list[Part] = []
     size = 0

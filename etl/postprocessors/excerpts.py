@@ -30,7 +30,7 @@ HEAD_LINES = 2  # the lines of a Markdown table's head; groups of HTML tables ar
 MAX_UNIT = 2_000  # characters of a row or item
 MAX_AROUND = 150  # characters on each side of a line outside of rows and items
 MIN_SCORE = 0.5  # reached by a single word that occurs at most twice
-MIN_MATCHING, MIN_SHARE = 2, 0.75  # the number and the share of a value's words that a unit needs
+MIN_MATCHING, MIN_SHARE = 2, 0.75  # the number and share of a value's words that a unit with a lower score needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +184,8 @@ def words(text: str) -> Iterator[str]:
 
 
 def plain_number(word: str) -> str:
-    """Return a number without separators of thousands and trailing decimal zeros. Three digits after the last
-    separator count as thousands, because most amounts have two decimals."""
+    """Return a number without thousands separators and trailing decimal zeros. Three digits after the last separator
+    count as thousands, because most amounts have two decimals."""
     *groups, last = SEPARATOR.split(word)
     if not groups or len(last) == THOUSANDS:
         return "".join((*groups, last))

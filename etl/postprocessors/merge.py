@@ -10,8 +10,9 @@ No value is dropped, and values of different objects are not combined, unless th
   does, the objects differ, and `x-merge` selects one. Members with their own `x-merge` are merged separately. Items
   with the same key are treated as one object.
 
-Differences that the schema does not resolve are conflicts, and `choices` resolves them. No value is invented: every
-scalar of the result comes from a piece, or joins the strings of several pieces. The result is deterministic.
+Differences that the schema does not resolve are conflicts. The argument `choices` of `merge` resolves them. No value is
+invented: every scalar of the result comes from a piece, or joins the strings of several pieces. The result is
+deterministic.
 """
 
 import json

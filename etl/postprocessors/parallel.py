@@ -89,7 +89,8 @@ class ParallelCalls(Generic[T]):
                 return
 
     def finish(self) -> list[T]:
-        """Add the warnings to the stage's context and return the results, both in the order of the calls."""
+        """Add the warnings to the stage's context. Return the results, or raise the first error, in the order of the
+        calls."""
         for part in self.parts:
             for warning in part.warnings:
                 self.context.warn(warning.code, warning.detail, page=warning.page)

@@ -22,7 +22,7 @@ from etl.postprocessors.validation import PageImage
 from etl.providers.base import page_marker
 
 Message = dict[str, Any]
-MAX_PREVIOUS = 40_000  # characters up to which an invalid response is shown to the model again
+MAX_PREVIOUS = 40_000  # characters; a longer invalid response is not shown to the model again
 MAX_COMPLAINTS = 20
 MAX_COMPLAINT = 300
 

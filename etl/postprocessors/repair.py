@@ -109,7 +109,7 @@ def lists(guide: Guide, data: Any, pointer: str = "") -> Iterator[tuple[str, lis
 
 
 def value_at(data: Any, pointer: str) -> Any:
-    """Return the value at a pointer, or None."""
+    """Return the value at a pointer, or None if it does not exist or is inside a list."""
     for token in tokens(pointer):
         data = data.get(token) if isinstance(data, dict) else None
     return data
@@ -241,7 +241,7 @@ def merged_items(
 
 def is_corrected(schema: Schema, pointer: str, item: Any, given: Any) -> bool:
     """Return whether a corrected item has all valid values of the original and at least half of the words in its
-    invalid parts. They may be in other members."""
+    invalid parts. The values and words may be in other members."""
     errors = json_schema.errors(schema, replaced(None, pointer, [item], creates=True), MAX_ERRORS)
     kept, words = Counter[str](), set[str]()
     for path, value in scalars(item, join(pointer, 0)):

@@ -91,7 +91,7 @@ def is_count(number: object) -> bool:
 
 
 def is_prompt_cut(reply: ModelReply, prompt: str) -> bool:
-    """Return whether the server has truncated the prompt, because its token count is too low for the number of words.
+    """Return whether the server seems to have truncated the prompt: its token count is too low for the number of words.
 
     A count of 0 means that the server does not count tokens. Because tokenizers differ, only a truncation by about a
     third or more is detected.

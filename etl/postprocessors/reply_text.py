@@ -34,7 +34,7 @@ def candidates(text: str) -> Iterator[str]:
 
 
 def without_reasoning(text: str) -> str:
-    """Return the reply without reasoning, or "" if it only consists of reasoning."""
+    """Return the reply without reasoning, or "" if it consists only of reasoning."""
     text = last_channel(text.strip(SPACE))
     closings = list(CLOSING.finditer(text))
     if closings:
@@ -44,7 +44,7 @@ def without_reasoning(text: str) -> str:
 
 
 def last_channel(text: str) -> str:
-    """Return the text of the final channel, if the reply has channels."""
+    """Return the text of the final channel, "" if there are only others, or the whole text if there are no channels."""
     if (start := text.rfind(FINAL)) >= 0 and (message := text.find(MESSAGE, start)) >= 0:
         return END_OF_CHANNEL.split(text[message + len(MESSAGE) :], maxsplit=1)[0].strip(SPACE)
     if CHANNEL in text:

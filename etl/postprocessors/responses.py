@@ -26,7 +26,7 @@ MAX_QUOTE = 500
 # Limits of a number. Validation takes 0.1 ms at these limits, and the time grows with the square of the decimal places.
 MAX_DIGITS = 100
 MAX_PLACES = 500  # after the decimal point
-MAX_ZEROS = 9_999  # exponent of zero
+MAX_ZEROS = 9_999  # the exponent of a zero, as in `0e9999`
 MAX_LITERAL = 700  # characters
 EXPONENT = re.compile(r"[eE][+-]?0*(\d*)\Z")
 MAX_EXPONENT = 4  # digits

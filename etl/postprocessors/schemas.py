@@ -51,7 +51,7 @@ def transform(schema: Any, change: Callable[[Schema], Schema]) -> Any:
 def without_anchors(schema: Schema) -> Schema:
     """Return an equivalent schema with JSON Pointers in place of anchors.
 
-    The result can be part of a schema that contains it twice. Anchors are unique.
+    Anchors must be unique, so only a schema without them can be contained twice in another one.
     """
     anchors = {f"#{name}": pointer for name, pointer in Parts(schema).anchors.items()}
 
@@ -67,7 +67,7 @@ def without_anchors(schema: Schema) -> Schema:
 
 
 def is_anchor(name: str, value: Any) -> bool:
-    """Return whether a keyword defines an anchor. Draft 7 and earlier drafts do it by `$id`."""
+    """Return whether a keyword defines an anchor. Draft 7 and earlier drafts use `$id` or `id` for this."""
     return name in ANCHORS or (name in ("$id", "id") and str(value).startswith("#"))
 
 
@@ -99,7 +99,7 @@ def for_pieces(schema: Schema) -> Schema:
 
 def checked_for_pieces(schema: Schema) -> Schema:
     """Return the schema that validates the response for a piece. Items are validated against a copy of the original
-    schema, so it is exact even if a definition is used both in items and elsewhere."""
+    schema, so their validation is exact even if a definition is used both in items and elsewhere."""
     short = strip_annotations(schema)
     place = f"#/$defs/{ROOT_COPY}"
     made = PieceSchema(

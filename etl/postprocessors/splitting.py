@@ -30,7 +30,7 @@ CUTS = (
     (re.compile(r"(?<=[.!?;][ \t])|(?<=[。！？])"), 0.25),
     (re.compile(r"(?<=[ \t])(?=\S)"), 0.25),
 )
-# A marker or a heading extends to the first character after it.
+# The unbreakable span of a marker or a heading extends to the text after it.
 WHOLE = re.compile(rf"^{PAGE_MARKER}\s*(?:{HEADING}\s*)?|^{HEADING}\s*", re.MULTILINE)
 LOOKAHEAD = 2_000  # characters after a piece that are searched for items
 MAX_CONTEXT = 500  # characters on each side of a piece
@@ -234,8 +234,8 @@ class UnbreakableSpans:
 
 
 def markdown_rows(content: str, *, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the rows of Markdown tables. A row with an empty first cell continues the cells of the row before it, so
-    their span is also yielded."""
+    """Yield the rows of Markdown tables. A row with an empty first cell usually continues the cells of the row before
+    it, so it is yielded together with that row."""
     for run in RUN.finditer(content):
         rows: list[tuple[int, int, bool]] = []
         start = run.start()

@@ -15,7 +15,7 @@ from etl.providers.base import PAGE_MARKER
 DELIMITER_ROW = re.compile(r"[ \t]*+(?:\|[ \t]*+)?:?-+:?[ \t]*(?:\|[ \t:-]*)*")  # below the head of a Markdown table
 RUN = re.compile(r"(?:^[^\n|]*\|[^\n]*(?:\n|\Z))+", re.MULTILINE)  # a line with a `|` counts as a row
 HTML_TABLE = re.compile(r"<table\b", re.IGNORECASE)
-# Further rows of a head: they only have `th` cells.
+# Further rows of a head: they have only `th` cells.
 HEAD_ROWS = re.compile(r"(?:\s*<tr\b[^>]*>(?:\s*<th\b(?:(?!</?t[rdh]\b).)*</th>)+\s*</tr>)*", re.IGNORECASE | re.DOTALL)
 MARKER = re.compile(PAGE_MARKER)
 DIGIT = re.compile(r"\d")
@@ -26,7 +26,7 @@ MAX_BETWEEN = 1_500  # characters of running heads between two pages of a table
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """A table: `content[start:end]`. `head`: its own or inherited head, or "". `body_start`: the start of its body
-    rows, which follow its own head."""
+    rows, which follow its own head, or `end` for a Markdown table without any head."""
 
     start: int
     end: int

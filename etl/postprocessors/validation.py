@@ -53,7 +53,7 @@ class Question:
     wants_evidence: bool = False
     is_notes: bool = False
     is_lasting: bool = False
-    reasks: int = REASKS
+    reasks: int = REASKS  # the maximum number of corrective retries
     pages: tuple[int, int] | None = None  # of the data, for warnings
     min_items: dict[str, int] = field(default_factory=dict)
     part: str = ""
@@ -148,7 +148,7 @@ def require_items(response: ParsedResponse, question: Question) -> ParsedRespons
 
 
 def pages_of_items(response: ParsedResponse, found: Mismatches, question: Question) -> list[int]:
-    """Return the pages of the invalid items according to their evidence. Empty if an item has no evidence."""
+    """Return the pages of the invalid items according to their evidence, or an empty list if an item has none."""
     first, last = question.pages or (1, 0)
     by_item: dict[str, set[int]] = {f"{pointer}/{at}": set() for pointer, at in found.items}
     for pointer, each in response.evidence.items():

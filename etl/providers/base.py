@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Self
 from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 
-# A line of a page, from left to right: the text of each cell with its box in points from the top left.
+# The lines of a page. Each line is a list of cells from left to right: x0, y0, x1, and y1 in points from the top left
+# of the page, and the text.
 Cell = tuple[float, float, float, float, str]
 Lines = list[list[Cell]]
 

@@ -96,7 +96,7 @@ def read(task_id: int) -> RunState | None:
 
 
 def read_many(task_ids: Iterable[int]) -> dict[int, RunState]:
-    """Return the existing run-states, also those whose result only the row has. One round trip. Raises Unavailable."""
+    """Return the existing run-states, even if only the row has the result. One round trip. Raises Unavailable."""
     ids = list(task_ids)
     with translate_errors():
         pipeline = redis()[0].pipeline(transaction=False)
@@ -208,7 +208,7 @@ def move(task_id: int, **conditions: Any) -> TransitionResult:
 
 
 def move_many(moves: Mapping[int, Mapping[str, Any]]) -> dict[int, TransitionResult]:
-    """Run one transition per task, in one round trip. Raises Unavailable, but not for an error of a single key."""
+    """Run one transition per task, in one round trip. An invalid run-state counts as missing. Raises Unavailable."""
     client, script = redis()
     with translate_errors():
         pipeline = client.pipeline(transaction=False)

@@ -27,8 +27,8 @@ def get_shared(name: str) -> str | None:
 def once(name: str, *, every: float, run: Callable[[], object]) -> bool:
     """Run periodic work unless another process just ran it. Return whether it ran.
 
-    The key expires after half an interval, so that a late run does not suppress the next one. This only saves work:
-    `run` must be safe to run concurrently. Raises Unavailable.
+    `every`: the interval in seconds. The key expires after half of it, so that a late run does not suppress the next
+    one. This only saves work: `run` must be safe to run concurrently. Raises Unavailable.
     """
     with script.translate_errors():
         is_first = script.redis()[0].set(key_of(name), "1", nx=True, px=int(every * 500))

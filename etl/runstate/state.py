@@ -93,9 +93,10 @@ class RunState:
         return self.status in ENDED
 
     def refused_for(self, *, lease: float) -> float:
-        """Return the seconds from the storage's first refusal of this stage to the start of this lease, 0 without one.
+        """Return the seconds from the storage's first refusal of this stage to the start of the lease, or 0.
 
-        Both times are by Redis' clock, because the clocks of workers differ.
+        `lease`: the length of the lease in seconds. Both times are by Redis' clock, because the clocks of workers
+        differ. The result is 0 if the storage did not refuse this stage.
         """
         return max(self.lease_until - lease - self.refused_at, 0) if self.refused_at else 0
 

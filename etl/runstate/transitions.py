@@ -285,8 +285,10 @@ def failures_with(state: RunState, failure: Mapping[str, str] | None) -> dict[st
 
 
 def release(state: RunState, *, warnings: str = "") -> Verdict:
-    """Release the lease when the worker shuts down, without counting the attempt. `warnings`: as in `wait`. Raises
-    Unavailable."""
+    """Release the lease when the worker shuts down, without counting the attempt. Raises Unavailable.
+
+    `warnings`: as in `wait`.
+    """
     return move(
         state.task_id,
         **lease_conditions(state),

@@ -246,7 +246,7 @@ class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Add the conditions of the partial indexes. All rows of the status meet them anyway."""
+        """Add the conditions of the partial indexes. All rows with the status meet them anyway."""
         status = request.GET.get("status__exact")
         if status == ChunkStatus.PENDING:
             queryset = queryset.filter(Q(reusable=True) | Q(reusable=False))

@@ -21,7 +21,7 @@ from exports.jobs import representation
 from exports.models import Chunk, Event, Job
 
 PAGE = 500  # events per read, for all jobs together: 200 kB. A slow client can keep two pages in memory
-LOOKAHEAD = 100  # minimum of events per job that a read considers
+LOOKAHEAD = 100  # minimum number of events per job that a read considers
 
 
 # ---- New events ----------------------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ class KeyRange(NamedTuple):
     last: date
 
     def stored(self) -> dict[str, Any]:
-        """Return the filters in the form that jobs store. Without duplicates, the quota limits the number of keys."""
+        """Return the filters as jobs store them: without duplicate keys, so that the quota limits their number."""
         keys = list(dict.fromkeys(self.keys))
         return {"keys": keys, "dateFrom": self.first.isoformat(), "dateTo": self.last.isoformat()}
 
@@ -249,8 +249,9 @@ class ExportRequestSerializer(StrictSerializer):
 
     @classmethod
     def read(cls, data: Any, user_id: int) -> ExportRequest:  # type: ignore[override]
-        """Return the validated request of a user, with all defaults filled in. Raises ValidationError with the location
-        of each error.
+        """Return the validated request of a user, with all defaults filled in.
+
+        Raises ColumnsUnknown, and ValidationError with the location of each error.
         """
         name = data.get("dataset") if isinstance(data, dict) else None
         datasets = Dataset.objects.granted_to(user_id)

@@ -143,7 +143,7 @@ class LimitsView(APIView):
 
 
 class DatasetListView(APIView):
-    """`GET /exports/datasets`: those that the user may export."""
+    """`GET /exports/datasets`: lists the datasets that the user may export."""
 
     audited = CHANGES
     scopes = EXPORTS
@@ -159,7 +159,7 @@ class NoSuchDataset(NotFound):
 
 
 class DatasetView(APIView):
-    """`GET /exports/datasets/{name}`: with its columns."""
+    """`GET /exports/datasets/{name}`: returns the dataset with its columns."""
 
     audited = CHANGES
     scopes = EXPORTS
@@ -179,7 +179,7 @@ class NoSuchExport(NotFound):
 
 
 def visible(request: Request, job_id: UUID, *, by_staff: bool = True) -> Job:
-    """Return the job if the user may see it. Raises NoSuchExport, also for another user's job.
+    """Return the job if the user may see it. Raises InsufficientScope, and NoSuchExport, also for another user's job.
 
     Staff with the permission may see every job (if `by_staff`), but may not create links or download files.
     """
@@ -261,7 +261,7 @@ class RetryExportView(APIView):
 
 
 class CancelExportView(APIView):
-    """`POST /exports/{jobId}/cancel`: 409 if the job has ended."""
+    """`POST /exports/{jobId}/cancel`: cancels the job. 409 if it has ended."""
 
     scopes = EXPORTS
 

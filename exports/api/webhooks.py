@@ -1,5 +1,7 @@
-"""API views of webhooks, at `/webhooks` and, for older clients, at `/exports/webhooks`. Only the owner can access a
-webhook: staff also get 404."""
+"""API views of webhooks. Only the owner can access a webhook: staff also get 404.
+
+The paths `/webhooks`, `/exports/webhooks`, and `/api/v1/etl/webhooks` are the same resource.
+"""
 
 from typing import Any
 from uuid import UUID

@@ -36,8 +36,10 @@ class SourceConnectionsExhausted(SourceUnavailable):
 
 
 class SourceBehindPooler(SourceUnavailable):
-    """The source connection ignores session settings, so it goes through a connection pooler that shares the session
-    with other clients."""
+    """The source connection ignores session settings.
+
+    So it goes through a connection pooler that shares the session with other clients.
+    """
 
 
 class SourceTimeout(SourceFailed):
@@ -57,8 +59,10 @@ class SourceCancelled(SourceError):
 
 
 class SourceConflict(SourceError):
-    """The source database ended the call in favor of replication or of another transaction. Replication usually
-    continues for a while, so that attempts in quick succession have the same conflict."""
+    """The source database ended the call in favor of replication or of another transaction.
+
+    Replication usually continues for a while, so attempts in quick succession have the same conflict.
+    """
 
     backoff_factor = 8
 
@@ -102,8 +106,10 @@ class ChunkUploadFailed(ExportError):
 
 
 class StorageRefused(ChunkUploadFailed):
-    """The object storage cannot be reached, or it refuses writes. For EXPORT_STORAGE_PATIENCE_SECONDS, this does not
-    count as an attempt."""
+    """The object storage cannot be reached, or it refuses writes.
+
+    For EXPORT_STORAGE_PATIENCE_SECONDS, this does not count as an attempt.
+    """
 
     retryable = True
 
@@ -138,7 +144,7 @@ class FileGone(Exception):
 # invalid authorization, feature not supported. 25006 is a write in a read-only transaction. 22021 and 22P05 are bytes
 # or characters that an encoding does not have: the same rows have them at every attempt.
 PERMANENT = ("42", "3F", "28", "0A", "25006", "22021", "22P05")
-# Prefixes of the details of permanent errors, which have to be recognized by the stored code and detail.
+# Prefixes of the details of permanent errors, which are recognized by the stored detail.
 PERMANENT_DETAILS = (
     *(f"SQLSTATE {code}" for code in PERMANENT),
     "a row has ",
@@ -195,7 +201,7 @@ def with_meaning(detail: str) -> str:
 
 
 def meaning_of(sqlstate: str) -> str:
-    """Return the meaning of a SQLSTATE, or "" for one that Postgres does not define."""
+    """Return the meaning of an SQLSTATE, or "" for one that Postgres does not define."""
     try:
         condition = sqlstates.lookup(sqlstate).__name__
     except KeyError:

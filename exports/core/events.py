@@ -7,7 +7,7 @@ streams, and webhooks all use these rows.
 
 # Needs two CTEs: `numbered` (job_id, id, status, nth), the chunks that changed, and `settled` (job_id, event_seq,
 # chunks, status, was), the job after the change, with `event_seq` incremented by `chunks` + 2. The next to last number
-# stays unused: event streams use it for `progress`, which has no row because it can be computed at any time.
+# has no row: event streams use it for `progress`, which can be computed at any time.
 INSERT_CHUNK_EVENTS = """
 , events AS (
     INSERT INTO exports_event (job_id, seq, kind, status, chunk_id)

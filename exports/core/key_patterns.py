@@ -6,7 +6,7 @@ from itertools import cycle
 from re import _compiler, _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
-MAX_BOUNDED = 10  # a repetition that allows more than these counts as unbounded
+MAX_BOUNDED = 10  # a repetition with a greater maximum counts as unbounded
 REPETITIONS = {_constants.MAX_REPEAT, _constants.MIN_REPEAT}
 SAMPLES = ("ABCDEFGHIJ", "1234567890", "abcdefghij", "_-. ")
 SAMPLE_REPETITIONS = 4  # of a repeated part, in an example

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from unicodedata import normalize
 
 SUFFIXES = {"gzip": ".gz", "zstd": ".zst"}
-MAX_DUPLICATES = 2**31 - 1  # the largest number in the column of jobs
+MAX_DUPLICATES = 2**31 - 1  # the largest number that the column of jobs can store
 
 
 class Pair(NamedTuple):

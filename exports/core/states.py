@@ -4,7 +4,7 @@ from django.db.models import TextChoices
 
 
 class JobStatus(TextChoices):
-    PENDING = "pending"  # accepted, but no chunk is claimed yet; the specification calls it INIT too
+    PENDING = "pending"  # accepted, but no chunk is claimed yet
     RUNNING = "running"
     RETRYING = "retrying"  # at least one chunk waits for its next attempt
     SUCCESS = "success"

@@ -1,6 +1,6 @@
 """Wake-up messages for the workers of exports.
 
-The reaper sends with `again`, which fills the queue up to the limit instead of adding to it.
+The reaper passes `again`, which fills the queue up to the limit instead of adding to it.
 """
 
 from uuid import UUID

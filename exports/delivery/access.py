@@ -1,6 +1,7 @@
-"""Access of a job's owner to the dataset and the keys, which may be removed after the job was accepted.
+"""Access of a job's owner to the job's dataset and keys.
 
-The job continues, but its owner cannot create links, download files, or retry it.
+It may be removed after the job was accepted. Then the job continues, but its owner cannot create links, download files,
+or retry it.
 """
 
 from collections.abc import Callable

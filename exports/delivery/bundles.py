@@ -1,8 +1,8 @@
-"""Bundles: the delivered objects of a job, which are a copy of a single file, all files joined into one, a zip, or a
-manifest with copies of all files.
+"""Bundles: the delivered objects of a job.
 
-Later exports replace the files of chunks, so a delivery consists of copies. Each attempt writes to a separate folder,
-whose objects do not change until they are deleted. `exports.delivery.packs` combines the small files of a manifest.
+A bundle is a copy of a single file, all files joined into one, a zip, or a manifest with copies of all files. Later
+exports replace the files of chunks, so a delivery consists of copies. Each attempt writes to a separate folder, whose
+objects do not change until they are deleted. `exports.delivery.packs` combines the small files of a manifest.
 
 All bundles are streamed: memory grows by a name for each file, but not with the size of the files.
 """
@@ -250,7 +250,7 @@ def folder_of(key: str) -> str:
 
 
 def folder_of_job(key: str) -> str:
-    """Return the folder of a job's deliveries and packs of batches from the key of an object in it."""
+    """Return the folder with a job's deliveries and packs of batches, from the key of an object in it."""
     return "/".join(key.split("/", 2)[:2])
 
 
@@ -348,7 +348,7 @@ def manifest_of(job: Job, entries: Iterable[dict[str, Any]]) -> Iterator[bytes]:
 
 
 def entry_of(job: Job, chunk: Chunk, names: Counter[str]) -> dict[str, Any]:
-    """Return the description of a file. `names` has those of the earlier files."""
+    """Return the description of a file. `names`: the names of the earlier files, to which its name is added."""
     return {
         "key": chunk.key,
         "effectiveDate": chunk.effective_date,
@@ -409,8 +409,10 @@ def each_file(job: Job, work: Callable[[Chunk], T], adopt: Adopt) -> Generator[t
 
 
 def adopting(chunk: Chunk, first: Callable[[], T], work: Callable[[Chunk], T], adopt: Adopt) -> tuple[Chunk, T]:
-    """Return the chunk with the result of `first`. If its file was replaced, make the chunk adopt the newer file, and
-    return the result of `work` on it. Raises FileGone."""
+    """Return the chunk with the result of `first`. Raises FileGone.
+
+    If its file was replaced, make the chunk adopt the newer file, and return the chunk with the result of `work`.
+    """
     for _ in range(ADOPTIONS):
         try:
             return chunk, first()

@@ -76,7 +76,7 @@ def delivered_file(job: Job, chunk: Chunk, receipt: Receipt) -> str:
 
 
 def live_receipt(job: Job) -> Receipt | None:
-    """Return the receipt unless it has expired by the database's clock, like links."""
+    """Return the receipt, or None if it has expired. The database's clock decides, as for links."""
     return Receipt.objects.filter(pk=job.pk, expires_at__gt=Now()).first()
 
 

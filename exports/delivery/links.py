@@ -94,8 +94,9 @@ class LinkNotOpen(Problem):
 
 
 def mint(receipt: Receipt, bound: ClientBinding = UNBOUND) -> Link:
-    """Create a link, and revoke the previous one. It is valid for EXPORT_LINK_TTL_SECONDS, but not longer than the
-    delivery. Raises ReceiptExpired.
+    """Create a link, and revoke the previous one. Raises ReceiptExpired.
+
+    The link is valid for EXPORT_LINK_TTL_SECONDS, but not longer than the delivery.
     """
     with transaction.atomic():
         # The lock serializes concurrent calls. The database's clock decides on the expiry, as when a link is redeemed.
@@ -180,7 +181,7 @@ AUDITED_CHARACTERS = 200  # of the User-Agent
 
 
 def redeem(job_id: UUID, token: str, client: LinkClient) -> str:
-    """Redeem a link, and return a presigned URL of the object. Raises LinkUnusable, and does not use the link then."""
+    """Redeem a link, and return a presigned URL of the object. Raises LinkUnusable without using up the link."""
     link_id = read_token(token)
     may_download = link_id is not None and access.may_download(job_id)
     row = sql.one(REDEEM, link=link_id, job=job_id, may_download=may_download, **client_values(client))

@@ -57,7 +57,7 @@ def key_of_batch(job_id: UUID, token: int) -> str:
 def store_batch(job_id: UUID, token: int, contents: Sequence[bytes | None]) -> list[int | None]:
     """Store the files of a batch in a pack. Return the offset of each file, or None for a file that was not packed.
 
-    A file that was not packed is no error, because the completion packs the remaining files. The leases of the chunks
+    A file that was not packed is not an error: the completion packs the remaining files. The leases of the chunks
     are not renewed meanwhile, so this sends a single request that takes a few seconds at most, and none if an outage of
     the storage is suspected.
     """
@@ -88,8 +88,10 @@ def longest_frame(size: int) -> int:
 
 
 def read_from_batch(chunk: Chunk) -> bytes:
-    """Return the bytes of a file, or b"" if the frame has the wrong size. Raises storage.Missing and
-    zstandard.ZstdError."""
+    """Return the bytes of a file, or b"" if the frame has the wrong size.
+
+    Raises storage.Missing and zstandard.ZstdError.
+    """
     span = longest_frame(chunk.bytes or 0)
     frame = storage.read_span(key_of_batch(chunk.job_id, chunk.pack or 0), start=chunk.pack_offset or 0, size=span)
     # The size is checked before memory is allocated for it.
@@ -127,8 +129,10 @@ def key_of(folder: str, number: int) -> str:
 
 
 def read_from_completion(folder: str, chunk: Chunk) -> bytes:
-    """Return the bytes of a file. Its offset is the total size of the files before it in the pack. Raises
-    storage.Missing."""
+    """Return the bytes of a file. Raises storage.Missing.
+
+    The file's offset is the total size of the files before it in the pack.
+    """
     if not chunk.bytes:
         return b""
     before = Chunk.objects.filter(
@@ -146,8 +150,10 @@ def read_from_completion(folder: str, chunk: Chunk) -> bytes:
 
 
 def read(folder: str, chunk: Chunk) -> bytes | None:
-    """Return a chunk's file from the pack of its batch or of the delivery, or None if the pack does not contain bytes
-    with its checksum."""
+    """Return a chunk's file from the pack of its batch or of the delivery.
+
+    Return None if the file is too large for a pack, or if the pack does not contain bytes with its checksum.
+    """
     if not is_packed(chunk):
         return None
     try:

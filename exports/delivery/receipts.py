@@ -45,8 +45,10 @@ def issue(job: Job, delivered: StoredObject, *, content_type: str, file_name: st
 
 
 def fresh_link(job: Job, client: links.LinkClient) -> Link:
-    """Create a link that is bound to the requesting client, and revoke the previous one. Raises ReceiptNotReady,
-    AccessRemoved, and ReceiptExpired."""
+    """Create a link that is bound to the requesting client, and revoke the previous one.
+
+    Raises ReceiptNotReady, AccessRemoved, and ReceiptExpired.
+    """
     if job.status != JobStatus.SUCCESS:
         raise ReceiptNotReady
     access.require(job)

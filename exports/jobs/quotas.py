@@ -110,7 +110,7 @@ def values(user_id: int) -> dict[str, Any]:
 
 
 def exceeded(quota: Quota, *, jobs: int, chunks: int) -> QuotaExceeded:
-    """Return the problem with the requested and the remaining number."""
+    """Return the error for a request that exceeds the quota, with the exceeded limit in its detail."""
     if jobs and quota.jobs + jobs > quota.daily_jobs:
         reason = f"You have reached your daily limit of {counted(quota.daily_jobs, 'export')}"
     else:

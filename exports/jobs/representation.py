@@ -203,8 +203,9 @@ def progress(job: Job, now: datetime) -> schemas.Progress:
 
 
 def eta_seconds(job: Job, ended: int, now: datetime) -> int | None:
-    """Extrapolate from the pace since the start or the last retry. Return None until a chunk has ended since then, and
-    for an ended job.
+    """Extrapolate from the pace since the start or the last retry.
+
+    Return None until a chunk has ended since then, and for an ended job.
     """
     began, done = job.resumed_at or job.started_at, ended - job.resumed_ended
     if job.has_ended or done <= 0 or began is None:
@@ -257,8 +258,10 @@ def newest_link(receipt: Receipt) -> Link | None:
 
 
 def status(job: Job, status: str, at: datetime | None, cause: schemas.Failure | None = None) -> schemas.StatusEvent:
-    """Return the data of the event `status`. `cause`: the error of a failure that was retried since, which the job no
-    longer has."""
+    """Return the data of the event `status`.
+
+    `cause`: the error of a failure after which the job was retried. The job no longer has it.
+    """
     if cause is None and status == job.status == JobStatus.FAILED:
         cause = error(job.error_code, job.error_detail)
     return {"status": status, "error": cause, "at": at}

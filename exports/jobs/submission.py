@@ -156,7 +156,7 @@ WHERE f.path = ANY(%(paths)s) AND f.dataset_id IS NOT DISTINCT FROM d.id AND f.s
 
 
 def reusable_paths(request: ExportRequest, paths: list[str]) -> set[str]:
-    """Return those of the paths that have a file which this request may reuse."""
+    """Return the paths with a file that this request may reuse."""
     if request.reuse != Reuse.IF_PRESENT:
         return set()
     dataset = request.dataset

@@ -1,6 +1,6 @@
 """Webhook events of exports: the ends of jobs.
 
-The statement that ends a job also writes its event, so an end without an event cannot exist, whatever crashes.
+The statement that ends a job also writes its event, so a job cannot end without an event, even if a process crashes.
 `fan_out` adds the deliveries of an event in the transaction that sets its `told_at`, so they are added exactly once.
 """
 
@@ -49,7 +49,7 @@ def fan_out_batch() -> tuple[int, int]:
 def fan_out_job(job_id: UUID) -> None:
     """Add the deliveries of a job's new events before the job changes. Call it in the transaction of the change.
 
-    Deliveries contain the current state of the job: after a retry, the delivery of a failure would say `running`.
+    Deliveries contain the current state of the job: after a retry, the delivery of a failure would contain `running`.
     """
     add_all(list(Event.objects.awaiting_fan_out().filter(job_id=job_id).order_by("seq").select_for_update()))
 

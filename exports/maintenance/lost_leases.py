@@ -1,4 +1,4 @@
-"""Recovery of chunks and slots from lost workers, whose leases have expired, and the end of calls that still run.
+"""Recovery from lost workers: chunks and slots whose leases have expired, and source calls that may still run.
 
 As in `exports.worker.transitions`, each change of a chunk is a single SQL statement.
 """

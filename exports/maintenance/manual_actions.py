@@ -1,6 +1,6 @@
-"""Manual actions of staff: release a lease, free a slot, or invalidate a file without waiting for the cleanup tasks.
+"""Manual actions of staff: release a lease, free a slot, or invalidate a file.
 
-Each action is as safe as those tasks.
+Staff need not wait for the reaper, and each action is as safe as the reaper.
 """
 
 import structlog

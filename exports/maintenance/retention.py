@@ -52,8 +52,8 @@ def purge_jobs() -> None:
 def purge_batch() -> int:
     """Delete a batch of jobs. The lock on their rows excludes jobs that are being retried at the same time.
 
-    A job is kept until the webhook deliveries of its final event have been created. The latest successful job of a
-    schedule is kept if the schedule exports the days since its last success.
+    A job is kept until its delivered object has been deleted and the webhook deliveries of its final event have been
+    created. The latest successful job of a schedule is kept if the schedule exports the days since its last success.
     """
     before = Now() - timedelta(days=settings.SLUICE.export_job_retention_days)
     settled = ~Exists(Event.objects.awaiting_fan_out().filter(job=OuterRef("pk")))
@@ -73,7 +73,7 @@ def purge_batch() -> int:
         list(failed.select_for_update().values_list("pk"))
         locked = old.filter(pk__in=found).order_by("pk").select_for_update(of=("self",), skip_locked=True)
         batch = list(locked.values_list("pk", flat=True))
-        # Deliveries outlive their job. With its ID in their subject, those that wait are still sent in order.
+        # Webhook deliveries outlive their job. Its ID in their subject keeps the waiting ones in order.
         subject = Concat(Value("export:"), Cast("job_id", CharField()))
         Delivery.objects.filter(job__in=batch).update(subject=subject, job=None)
         Job.objects.filter(pk__in=batch).delete()
@@ -92,11 +92,11 @@ def delete_old_schedule_runs() -> None:
 
 
 def delete_old_events() -> int:
-    """Delete the events of jobs that ended at least a day ago. A client that reconnects to such a job's event stream
-    receives a snapshot.
+    """Delete the events of jobs that ended at least a day ago.
 
-    The events of a job are deleted together, so that no gaps appear in their numbers. They are kept until the webhook
-    deliveries of the job's final event have been created.
+    A client that reconnects to such a job's event stream receives a `snapshot` event. The events of a job are deleted
+    together, so that no gaps appear in their numbers. They are kept until the webhook deliveries of the job's final
+    event have been created.
     """
     deleted = in_batches(delete_batch_of_events)
     if deleted:

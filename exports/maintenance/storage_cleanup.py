@@ -155,8 +155,8 @@ def delete_unreferenced() -> int:
 
     Such a file exists if a worker was lost after it uploaded the file and before it recorded the outcome, and the
     chunk then failed or was cancelled before another attempt replaced the file. So only the paths of failed and
-    cancelled chunks are checked. The number of attempts cannot narrow them down further, because manual retries and
-    graceful shutdowns reset it.
+    cancelled chunks are checked. The number of attempts cannot narrow them down further, because manual retries reset
+    it and graceful shutdowns decrement it.
 
     Files of built-in datasets are not needed once their job has ended: deliveries are copies, no later job reuses the
     files, and a retry exports a missing file again.
@@ -226,15 +226,16 @@ def abort_lost_uploads() -> int:
     """Abort the uploads of lost workers: those that are older than a lease, and that no live worker writes.
 
     By then, the lease of a lost worker has expired. A live worker's chunk has the status `running` before its
-    upload starts. Web processes have no lease: they copy large files of a delivery when these are requested. The
-    reaper runs this step after those that need only the database, because it waits for the object storage.
+    upload starts. Web processes have no lease, and copy large files of a delivery on request, so uploads of unexpired
+    receipts are kept. The reaper runs this step after those that need only the database, because it waits for the
+    object storage.
     """
     lease = timedelta(seconds=settings.SLUICE.export_lease_seconds)
     return abort_uploads(before=storage.now() - lease, keep=Receipt.objects.filter(expires_at__gt=Now()))
 
 
 def abort_uploads(*, before: datetime, keep: QuerySet[Receipt] | None = None) -> int:
-    """Abort uploads that began before this time, except those of live workers and of the deliveries `keep`."""
+    """Abort uploads that began before this time, except those of live workers and of the receipts in `keep`."""
     # A reserved path may contain uploads of documents, so it is skipped. The bucket's lifecycle rule aborts the uploads
     # of exports there.
     paths = Dataset.objects.with_own_path().values_list("base_path", flat=True)

@@ -81,7 +81,7 @@ class DatasetQuerySet(models.QuerySet["Dataset"]):
         return self.filter(kind=Kind.FUNCTION)
 
     def provide_built_in(self) -> None:
-        """Create the built-in datasets. A registered dataset with the same name is left as it is."""
+        """Create the built-in datasets, or update their columns. A registered dataset with the same name is kept."""
         for each in built_in_datasets.all_by_name().values():
             new = self.model(
                 name=each.name,

@@ -221,7 +221,7 @@ class Job(models.Model):
     def matches(text: str) -> Q:
         """Return the condition of `found_by`.
 
-        The index has groups of three characters. A shorter text is searched only at the beginning of names.
+        The index contains trigrams. A text of fewer than three characters is searched only at the beginning of names.
         """
         name = Q(**{"name__icontains" if len(text) >= TRIGRAM_LENGTH else "name__istartswith": text})
         by_id = begins_with("job_id", text)

@@ -8,7 +8,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-LATE = timedelta(minutes=10)
+LATE = timedelta(minutes=10)  # after this delay, a run is skipped, unless the schedule catches up
 MAX_REASON = 300  # characters
 
 

@@ -56,7 +56,7 @@ class DeliveryRow:
         if self.delivery.job_id:
             return f"export {str(self.delivery.job_id)[:8]}", reverse("export", args=[self.delivery.job_id])
         kind, _, name = self.delivery.subject.partition(":")
-        if kind == "export":  # it was purged
+        if kind == "export":  # the job was purged
             return None
         try:
             return f"{kind} {name[:8]}", reverse(kind, args=[name])

@@ -118,7 +118,7 @@ class ScheduleForm(ExportForm):
         }
 
     def values(self) -> dict[str, Any]:
-        """Return the columns that the form sets. Raises BadInput."""
+        """Return the values of the columns that the form sets. Raises BadInput."""
         return validated(NewScheduleSerializer, self.body)  # type: ignore[no-any-return]
 
     def refuse(self, problem: Problem) -> None:

@@ -103,8 +103,10 @@ def lanes_of(rows: Iterable[sql.Row], begin: datetime, end: datetime, now: datet
 
 
 def worker_of(row: sql.Row) -> str:
-    """Return the name of the chunk's lane: the host and process of the worker, such as `web1-4711`, if it called the
-    source."""
+    """Return the name of the chunk's lane.
+
+    If the source was called, it is the host and process of the worker, such as `web1-4711`.
+    """
     if row["source"] == Source.REUSED:
         return "Reused files"
     return database.process_of(row["backend"]) or "Not recorded"

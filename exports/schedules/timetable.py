@@ -41,8 +41,10 @@ class Timetable:
 
     @classmethod
     def read(cls, cron: str, timezone: str) -> "Timetable":
-        """Return a valid timetable. Raises InvalidTimetable for an invalid or never matching expression, or an unknown
-        time zone."""
+        """Return a valid timetable.
+
+        Raises InvalidTimetable for an unknown time zone, or an expression that is invalid or matches no date.
+        """
         if timezone not in timezones():
             raise InvalidTimetable("/timezone", "Unknown time zone. Use an IANA name such as Europe/Berlin.")
         if not FIELDS.fullmatch(cron):
@@ -75,8 +77,8 @@ class Timetable:
     def newest(self, count: int, *, since: datetime, until: datetime) -> list[datetime]:
         """Return the last `count` planned times from `since` to `until`, both included.
 
-        Searches backward in spans of growing length, so that the search is fast for a timetable of every minute as well
-        as for a timetable of every month.
+        Searches backward in spans of growing length, so that the search is fast for a run every minute and for a run
+        every month.
         """
         span = FIRST_SPAN
         while True:
@@ -90,14 +92,20 @@ class Timetable:
         return moment.astimezone(self.zone).date()
 
     def planned_date(self, planned: datetime) -> date:
-        """Return the local date of a planned time. In Greenland, clocks go forward at the end of a day: a run that
-        starts right after the gap, at midnight, keeps the date of its time in the expression."""
+        """Return the local date of a planned time.
+
+        In Greenland, clocks go forward at the end of a day: a run that starts right after the gap, at midnight, keeps
+        the date of its time in the expression.
+        """
         local = planned.astimezone(self.zone).replace(tzinfo=None)
         is_moved = next(CronSim(self.cron, local - timedelta(minutes=1)), None) != local
         return self.local_date(planned - timedelta(seconds=is_moved))
 
 
 def window_bounds(day: date, first: int, last: int, *, after: date | None = None) -> tuple[date, date]:
-    """Return the first and last date of a window relative to a day. It begins after `after` if that is earlier."""
+    """Return the first and last date of a window relative to a day.
+
+    `first` and `last` are offsets in days. The window begins on the day after `after`, if that is earlier.
+    """
     begin, end = day + timedelta(days=first), day + timedelta(days=last)
     return (min(begin, after + timedelta(days=1)) if after else begin), end

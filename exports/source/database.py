@@ -333,7 +333,7 @@ SELECT oid, format_type(oid, NULL), CASE WHEN typcategory = 'A' THEN typelem END
            OR typname IN ('json', 'jsonb')))
 FROM pg_type WHERE oid = ANY(%s)
 """
-# The first type that is no domain is the base type, and the last type that of the innermost elements.
+# The first type that is not a domain is the base type. The last type is the base type of the innermost elements.
 BASE_TYPES = """
 WITH RECURSIVE base AS (
     SELECT oid AS element, oid, 1 AS depth FROM pg_type WHERE oid = ANY(%s)

@@ -15,7 +15,10 @@ MAX_NAME_BYTES = 63  # Postgres truncates longer names without an error
 
 
 def cells(columns: list[Column], encoding: str) -> sql.Composed:
-    """Return the expressions of the columns for a source database of this encoding."""
+    """Return the expressions of the columns for a source database of this encoding.
+
+    Raises PermanentSourceError if two columns have the same escaped name, or if an escaped name is too long.
+    """
     if len({escaped(column.name) for column in columns}) < len({column.name for column in columns}):
         raise PermanentSourceError("two columns have the same escaped name")
     return sql.SQL(", ").join(cell(column, encoding) for column in columns)
@@ -42,9 +45,9 @@ def cell(column: Column, encoding: str) -> sql.Composed:
 def is_formula(text: sql.Composable, encoding: str) -> sql.Composed:
     """Return the condition that a text is a formula.
 
-    Only in a UTF-8 database are the characters of a regular expression those of Unicode. In others, the hex digits of
-    the text in UTF-8 are compared, as the file has them. This is slow, so cells that start with a letter or digit of
-    ASCII, which all encodings share, are skipped.
+    Only in a UTF-8 database do regular expressions match Unicode characters. In other databases, the hex digits of the
+    text in UTF-8, the encoding of the file, are compared. This is slow, so cells that start with an ASCII letter or
+    digit, which all encodings share, are skipped.
     """
     if encoding == "UTF8":
         return sql.SQL("{} ~ {}").format(text, FORMULA)

@@ -1,4 +1,6 @@
-"""Adoption of files that other jobs have stored at a chunk's path, during an upload or during a completion.
+"""Adoption of files that other jobs have stored at a chunk's path.
+
+A file is adopted during an upload, after a failure of the source, or during a completion.
 
 All jobs with the same dataset, key, date, and shape write to the same path. A newer file of the same schema version is
 equally valid, so a chunk whose file was replaced adopts the newer file, and neither fails nor calls the source again.
@@ -38,15 +40,15 @@ class Committed:
     """A new object and its number.
 
     Each number is taken from the sequence of tokens, after the object that this one replaced was stored. So the numbers
-    at a path grow, and they tell which of two objects is newer, even if their workers record them in another order.
+    at a path grow, and show which of two objects is newer, even if their workers record them in another order.
     """
 
     stored: storage.StoredObject
     number: int
 
 
-# The known file is not expected to be replaced twice within this time after the claim. A statement for each small chunk
-# would cost more than a tenth of its export.
+# The known file is not expected to be replaced twice within this time after the claim. Querying a new number for each
+# small chunk would cost more than a tenth of its export.
 RECENT_SECONDS = 1.0
 
 
@@ -55,7 +57,7 @@ def upload_number(claim: Claim, since: float) -> int:
 
     The token is greater than the number of the known file. But if the call took long, other jobs may have replaced that
     file and then stored its bytes again: their numbers are greater than the token, and the condition on the ETag still
-    holds. `since`: the value of `time.monotonic()` before the claim.
+    holds. `since` is the value of `time.monotonic()` before the claim.
     """
     is_recent = time.monotonic() - since < RECENT_SECONDS
     return claim.token if claim.known_file is None or is_recent else next_number()
@@ -64,8 +66,8 @@ def upload_number(claim: Claim, since: float) -> int:
 def commit_or_adopt(claim: Claim, upload: storage.Upload, number: int) -> Committed | KnownFile:
     """Commit the upload. If another job has stored a file at the path in the meantime, return that file or replace it.
 
-    If many jobs export the same slice, the object may be replaced again before each request. A new attempt would only
-    call the source again, and have the same conflicts. Raises UploadConflict after REPLACEMENTS conflicts.
+    If many jobs export the same key and date, the object may be replaced again before each request. A new attempt would
+    only call the source again, and have the same conflicts. Raises UploadConflict after REPLACEMENTS conflicts.
     """
     send: Callable[[], storage.StoredObject] = upload.commit
     for _ in range(REPLACEMENTS):
@@ -87,8 +89,8 @@ def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
     """Return the file that another job has stored at the path, if a row references it and it is fresh enough.
 
     When this chunk was claimed, the file's rows must have been no older than the dataset's limit for reuse. A job that
-    does not allow reuse only accepts a file whose rows were read later. An unreferenced object is replaced: a worker
-    uploaded it, and then crashed or was fenced off.
+    does not allow reuse only accepts a file whose rows were read after the claim. An unreferenced object is replaced: a
+    worker uploaded it, and then crashed or was fenced off.
     """
     if conflict.head is None:
         return None
@@ -118,10 +120,10 @@ ADOPT_POLL_SECONDS = 0.02
 
 
 def recorded_file(claim: Claim) -> KnownFile | None:
-    """Return the file at the chunk's path, if a row references it. Waits until a replaced file is recorded.
+    """Return the file at the chunk's path, if a row references it.
 
     The claim's file may be outdated: during the call, another job may have replaced it, or staff may have excluded it.
-    Raises StorageError.
+    Waits up to ADOPT_TIMEOUT_SECONDS for a replacement to be recorded. Raises StorageError.
     """
     until = time.monotonic() + ADOPT_TIMEOUT_SECONDS
     while True:

@@ -1,9 +1,9 @@
-"""Batches of small chunks of one job. A worker claims them together, runs them one after another, and records them
-together.
+"""Batches of small chunks of one job.
 
-The source calls run one at a time, under the worker's slot. While one chunk calls the source, the file of the previous
-chunk is uploaded. After BATCH_SECONDS, the batch is split: ended chunks are recorded, chunks that have not started
-return to the queue, and running chunks continue. So chunks do not wait for a slow one.
+A worker claims them together, runs them one after another, and records them together. The source calls run one at a
+time, under the worker's slot. While one chunk calls the source, the file of the previous chunk is uploaded. After
+BATCH_SECONDS, the batch is split: ended chunks are recorded, chunks that have not started return to the queue, and
+running chunks continue. So the other chunks do not wait for a slow one.
 """
 
 import threading
@@ -116,7 +116,10 @@ class Batch:
             heartbeat.stop()
 
     def upload(self, work: Callable[[], None]) -> Future[None] | None:
-        """Run the upload of a chunk in another thread if another chunk can call the source in the meantime."""
+        """Run the upload of a chunk in another thread if another chunk can call the source in the meantime.
+
+        Otherwise, return None, and the caller must run it.
+        """
         if not self._waiting:
             return None
         self._uploads = self._uploads or ThreadPoolExecutor(1, "upload")
@@ -150,7 +153,8 @@ class Batch:
         self._record_ended()
         if self._waiting:
             transitions.release(list(self._waiting))
-            # If the source is full, each refused worker would wake several others, which would be refused too.
+            # If the source accepts no more connections, each refused worker would wake several workers, which would be
+            # refused too.
             if kind is None or not issubclass(kind, SourceConnectionsExhausted):
                 wakeups.chunks(waiting=len(self._waiting))
 
@@ -167,7 +171,7 @@ class Batch:
             raise
 
     def _split(self) -> None:
-        """Return chunks that have not started to the queue, and record the ended ones. Runs in a separate thread."""
+        """Put unstarted chunks back into the queue, and record the ended ones. Runs in a separate thread."""
         with self._lock:
             rest, self._waiting = list(self._waiting), deque()
             self._is_split = True

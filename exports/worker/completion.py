@@ -41,7 +41,7 @@ DRAIN_SECONDS = 5
 def drain(job_id: UUID) -> None:
     """Complete a job, and then other jobs that are ready, until DRAIN_SECONDS have passed.
 
-    So a job whose message was lost need not wait while a full queue of messages for completed jobs is processed.
+    So a job whose message was lost need not wait until a full queue of messages is processed.
     """
     deadline = time.monotonic() + DRAIN_SECONDS
     try:

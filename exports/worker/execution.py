@@ -133,7 +133,7 @@ def ids_of(claim: Claim) -> dict[str, str | int]:
 
 @contextmanager
 def stop_without_servers() -> Iterator[None]:
-    """End the work early if the database is unavailable, the source accepts no connections, or the storage no writes.
+    """Stop early if the database is unavailable, the source refuses connections, or the storage refuses writes.
 
     The reaper wakes a worker later.
     """
@@ -165,7 +165,7 @@ def run_chunk(claim: Claim, session: database.SourceSession, batch: Batch, since
             batch.discard(claim)  # another worker owns the chunk, or it was cancelled
         except SourceConnectionsExhausted:
             # No attempt is counted, because the chunk did not cause this. No wake-up message is sent: workers that have
-            # a connection claim the chunk, and the reaper wakes the others.
+            # a connection claim the chunk, and the reaper wakes more workers later.
             batch.discard(claim)
             transitions.release([claim])
             raise
@@ -267,7 +267,7 @@ def export(
             checkpoint()  # nor must it start a call
             for block in content:
                 upload.write(block)
-        number = upload_number(claim, since)  # not in the other thread, which has no database connection
+        number = upload_number(claim, since)  # not in the other thread, which would have to open a database connection
 
         def commit() -> None:
             end(commit_upload(claim, upload, content, number))

@@ -79,8 +79,8 @@ class Claim:
 #   lock or update more rows than its LIMIT allows.
 # - The next chunk of each dataset is found separately, by an index. So chunks of a dataset without free slots are not
 #   scanned, and a claim costs the same with 10 as with 1,000,000 waiting chunks.
-# - Due retries and new chunks alternate. Retries keep their old, smaller ranks, so after an outage of the source,
-#   thousands of retries would delay all other jobs.
+# - Due retries and new chunks alternate. Otherwise, thousands of retries would delay all other jobs after an outage of
+#   the source, because retries keep their old, smaller ranks.
 # - A claim changes the job's row only if it is the job's first claim or the claim of a retrying chunk. Otherwise, every
 #   claim would wait for the lock of the job's row.
 PICK = """

@@ -29,8 +29,9 @@ class NoDefaultRule(Problem):
 
 
 def visible_to(user: User) -> RuleQuerySet:
-    """Return the rules that a user may view and use: their own, and system rules. Staff may have access to all rules.
+    """Return the rules that a user may view and use: their own, and system rules.
 
+    Staff with the permission to view rules may view and use all rules.
     All users may use the default rule, even if another user owns it. If default rules are disabled, no user may use the
     system rule `default`.
     """

@@ -12,7 +12,7 @@ from rules.library import catalog
 
 @register(Tags.database)
 def default_rule(*, databases: Iterable[str] | None = None, **_later: Any) -> list[CheckMessage]:
-    """Warn if the rule does not exist. It is no error, because `migrate` could not create the table of rules then."""
+    """Warn if the rule does not exist. With an error, `migrate` could not create the table of rules."""
     if not databases or (rule_id := catalog.configured_default()) is None:
         return []
     try:

@@ -1,4 +1,4 @@
-"""Requirements of rules, checked by the settings without network access."""
+"""Requirements of rules, checked against the settings without network access."""
 
 from django.conf import settings
 

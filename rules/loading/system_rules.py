@@ -56,7 +56,7 @@ def load_all() -> Outcome:
     """Make the system rules match the files. The rule of an invalid file does not change.
 
     If ETL_RULES_DIR does not exist, no rule is hidden, because a host without the folder must not hide rules from other
-    hosts. But rules that replace included ones are reset. If the folder is empty, its rules are hidden.
+    hosts. But replaced rules are reset to the included files. If the folder is empty, its rules are hidden.
     """
     included, custom = parsing.read(SHIPPED) or Folder(), parsing.read(custom_folder())
     present = included.slugs | custom.slugs if custom else None
@@ -72,7 +72,7 @@ def load_changes() -> Outcome:
 def store(folders: list[Folder], *, present: set[str] | None) -> Outcome:
     """Store the rules of the folders.
 
-    `present`: the slugs of all files; rules with other slugs are hidden. None hides no rules.
+    `present`: the slugs of all files; rules with other slugs are hidden. If it is None, no rules are hidden.
     """
     outcome = Outcome(errors=[error for each in folders for error in each.errors])
     with transaction.atomic():

@@ -35,7 +35,7 @@ class RuleQuerySet(models.QuerySet["Rule"]):
         return self.filter(deleted_at=None)
 
     def with_text_bytes(self) -> Self:
-        """Annotate `text_bytes`, the characters of the schema's JSON text. The prompt is too small to matter."""
+        """Annotate `text_bytes`, the number of characters of the schema's JSON. The prompt is too small to matter."""
         return self.annotate(text_bytes=text_size("json_schema"))
 
 

@@ -117,7 +117,7 @@ class RulePage(Editor):
         return self.redirect_to(changed, f"Saved as version {changed.version}. New documents use this version.")
 
     def conflict(self, form: RuleForm, rule_id: int) -> HttpResponse:
-        """Show the typed text and its differences from the current version. Saving again overwrites this version."""
+        """Show the typed text and its differences from the current version, which is overwritten by saving again."""
         current = access.visible(self.user, rule_id)
         typed = {**{name: form.typed(name) for name in editing.FIELDS}, SCHEMA: form.formatted() or ""}
         return self.show(

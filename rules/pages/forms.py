@@ -145,14 +145,14 @@ class RuleForm(forms.Form):
         self.table.show(self.typed(SCHEMA))
 
     def typed(self, name: str) -> str:
-        """Return the text of a field as the browser shows it, with LF line ends."""
+        """Return the text of a field as the browser shows it, with LF line endings."""
         value = self.data.get(name, "") if self.is_bound else self.get_initial_for_field(self.fields[name], name)
         return normalize_newlines(str(value or ""))
 
     def body(self) -> tuple[dict[str, Any], list[InputError]]:
         """Return the body for the API, and the errors of a schema that is not JSON, which is empty in the body.
 
-        Fields that the user did not edit keep their stored values, because browsers change line ends.
+        Fields that the user did not edit keep their stored values, because browsers change line endings.
         """
         typed: dict[str, Any] = {name: self.typed(name) for name in FIELDS}
         untouched = editor_texts(self.rule) if self.rule else {}

@@ -1,6 +1,6 @@
 """Texts of JSON Schemas in the editor: parsing, formatting, and positions of the parts.
 
-Positions are in UTF-16 code units with LF line ends, as in browsers.
+Positions are in UTF-16 code units with LF line endings, as in browsers.
 """
 
 import json
@@ -151,8 +151,8 @@ def spans(text: str, pointers: Iterable[str]) -> dict[str, Span]:
     """Return the positions of the values at these JSON Pointers, and of all values that contain them, by pointer.
 
     The position of a scalar is its text. The position of an object or list is its name or, without one, its bracket.
-    `read` must have accepted the text, so that it is JSON of limited depth. Positions of all values are not returned,
-    because their pointers could take gigabytes.
+    `read` must have accepted the text, so that it is JSON of limited depth. Other positions are not returned, because
+    the pointers to all values could take gigabytes.
     """
     found: dict[str, Span] = {}
     following = TOKEN.finditer(text)

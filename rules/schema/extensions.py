@@ -1,6 +1,6 @@
-"""Extension keywords of schemas, which control the merging of a long document's pieces and later checks.
+"""Extension keywords of schemas. They control checks of results, and how the pieces of a long document are merged.
 
-Validators ignore these keywords, so this module reports invalid uses. They would have no effect otherwise.
+Validators ignore these keywords, so this module reports invalid uses, which would otherwise have no effect.
 """
 
 from collections.abc import Iterator

@@ -174,8 +174,8 @@ def pointers_size(value: Any, length: int) -> int:
 def remote_references(value: Any, pointer: str, *, names: bool = False) -> Iterator[InputError]:
     """Yield the errors of references to other schemas.
 
-    Also checks places that validators ignore, because servers of language models receive the schema too, but not data
-    such as `enum`. `names`: the members are names, such as those of properties, instead of keywords.
+    Also checks places that validators ignore, because servers of language models receive the schema too. Data such as
+    `enum` is not checked. `names`: the members are names, such as those of properties, instead of keywords.
     """
     if isinstance(value, list):
         for index, inside in enumerate(value):
@@ -317,8 +317,10 @@ def as_decimals(value: Any) -> Any:
 
 
 def all_errors(validator: jsonschema_rs.Validator, instance: Any, *, evaluations: int) -> Iterator[ValidationError]:
-    """Yield the errors, or only the first one if the complete list could take too long: the library collects all errors
-    before it returns the first one."""
+    """Yield the errors, or only the first one if the complete list could take too long.
+
+    The library collects all errors before it returns the first one.
+    """
     if validator.is_valid(instance):
         return
     if evaluations * size_of(instance) <= MAX_WORK:

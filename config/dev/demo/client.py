@@ -117,7 +117,7 @@ def download(url: str, target: Path) -> tuple[str, int]:
 
 
 def refusal(link: str) -> tuple[int, str]:
-    """Return the status and the error code of the response to a link."""
+    """Return the status and the error code of the response to a link. The code is "" if the link works."""
     with connected("") as anonymous:
         response = anonymous.get(link)
     return response.status_code, response.json().get("code", "") if response.is_error else ""

@@ -110,7 +110,7 @@ def verify(api: httpx2.Client, sample: SampleDocument, task: Task) -> ConvertedD
 
 
 def similarity(text: str, markdown: str) -> float:
-    """Return the share of characters in the same order, without Markdown syntax and whitespace."""
+    """Return the share of letters and digits that both texts have in the same order, from 0 to 1."""
     return SequenceMatcher(None, letters(text), letters(markdown), autojunk=False).ratio()
 
 

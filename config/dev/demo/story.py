@@ -43,7 +43,7 @@ INTERRUPTED = 130  # as shells report a Ctrl-C
 
 
 def main() -> int:
-    """Return 0 only if all checks passed."""
+    """Run the demo. Return the exit status: 0 only if all checks passed."""
     console, began = screen.console(), time.monotonic()
     try:
         with running(console) as stack:
@@ -244,7 +244,7 @@ def check_used_link(console: Console, job: client.Job) -> None:
 
 
 def convert(console: Console, api: httpx2.Client, stack: local.Stack) -> int:
-    """Convert the samples. Return the task of the first one, a PDF."""
+    """Convert the samples. Return the task ID of the first one, a PDF."""
     console.print(
         "   The default rule needs no language model. The OCR engine is loaded for the first scan.", soft_wrap=True
     )
@@ -270,7 +270,7 @@ def read_einvoice(console: Console, api: httpx2.Client, stack: local.Stack) -> N
 
 
 def extract(console: Console, api: httpx2.Client, stack: local.Stack) -> int | None:
-    """Extract an invoice, and return its task; None without a language model."""
+    """Extract an invoice, and return its task ID; None without a language model."""
     if not all(map(stack.variables.get, ("ETL_LLM_BASE_URL", "ETL_LLM_MODEL"))):
         console.print("   Skipped: no language model is configured. To run this step with Ollama, for example:")
         console.print(Text(f"   {COMMAND_WITH_MODEL}"), soft_wrap=True)

@@ -1,9 +1,9 @@
 """A process and its descendants: find them, signal the leader, kill all.
 
 Run as a script with a pipe as standard input, it is the orphan watchdog: it ends the processes of a killed supervisor.
-The other end of the pipe closes when the supervisor ends, even after kill -9.
-The pipe carries lines: `watch PID SIGNAL`, `ended PID`, or `remove PATH`. The script is run by its path and imports no
-other module of the project, so it starts quickly and uses little memory.
+The other end of the pipe closes when the supervisor ends, even after kill -9. The pipe carries lines: `watch PID
+SIGNAL`, `ended PID`, or `remove PATH`. The script is run by its path and imports no other module of the project, so it
+starts quickly and uses little memory.
 
 PR_SET_PDEATHSIG is no alternative: it fires when the starting *thread* ends, reaches only direct children, and sends
 Postgres the same signal as the other processes.

@@ -92,7 +92,7 @@ def beat(*, root: Path, environment: Mapping[str, str]) -> Process:
 
 
 def responds(port: int, path: str = "/livez") -> bool:
-    """Return whether the web process responds to this path with 200."""
+    """Return whether the server on this port responds to the path with 200."""
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=15)
     try:
         connection.request("GET", path)

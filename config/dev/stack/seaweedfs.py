@@ -49,7 +49,7 @@ class SeaweedFS(LocalServer):
         super().__init__(root, kept, durable=durable)
         self.bucket = given.get("S3_BUCKET") or BUCKET
         self.keys = {name: given.get(name) or kept.secret(name) for name in KEYS}
-        # The operator's keys, which create the bucket and its rules.
+        # The operator's keys, used to create the bucket and its rules.
         self.operator = kept.secret("S3_OPERATOR_ACCESS_KEY_ID"), kept.secret("S3_OPERATOR_SECRET_ACCESS_KEY")
 
     @property

@@ -16,7 +16,7 @@ PORT_TAKEN = ("address already in use", "is not available on")
 class LocalServer(ABC):
     """A server with its data in `root/<name>` and its log in `root/logs/<name>.log`.
 
-    Without `durable`, it is faster, and data survive a crash of the server but not of the machine.
+    Without `durable`, it is faster, and its data survives a crash of the server but not of the machine.
     """
 
     name: ClassVar[str]

@@ -65,7 +65,7 @@ def run_in_parallel(action: Callable[[LocalServer], None], servers: tuple[LocalS
 
 @contextmanager
 def running(root: Path, *, durable: bool, given: Mapping[str, str] = NOTHING) -> Iterator[Servers]:
-    """Start the servers with their data in `root`, and stop them at the end. The data are kept.
+    """Start the servers with their data in `root`, and stop them at the end. The data is kept.
 
     Copies with different roots can run in parallel. Raises StackError if a server does not start.
     """

@@ -1,5 +1,7 @@
-"""Checks of Redis or Valkey as the broker and as the store of run-states. Of other brokers, only the connection is
-checked."""
+"""Checks of Redis or Valkey as the broker and as the store of run-states.
+
+Of other brokers, only the connection is checked.
+"""
 
 from datetime import UTC, datetime
 from typing import Any

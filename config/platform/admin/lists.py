@@ -142,7 +142,7 @@ class ReadOnly(RestrictedFilters, ModelAdmin):
         return found.filter(**{f"{column}__gt": edge})
 
     def equal_to(self, term: str) -> Q:
-        """Match a term exactly.
+        """Match a term exactly, or an ID by its first digits.
 
         A UUID matches IDs only: `id = … OR name = …` over two tables could use neither index.
         """

@@ -11,7 +11,8 @@ from typing import Any
 import psycopg
 
 # The database's time, and the monotonic time at which it was read. It is read again whenever a connection is taken
-# from the pool. Otherwise, after the host is suspended or its clock is set, URLs would be dated in the past.
+# from the pool. Otherwise, after this host is suspended or the database's clock is set forward, URLs would be dated in
+# the past.
 reading: list[tuple[datetime, float]] = []
 
 # The defaults of a role or database may differ. psycopg cannot parse dates in other styles, and our locking statements

@@ -1,4 +1,4 @@
-"""Advancing of database sequences after a restore, so that no number is issued twice."""
+"""Advancement of database sequences after a restore, so that no number is issued twice."""
 
 from django.db import connection
 
@@ -13,7 +13,7 @@ FROM pg_sequences WHERE schemaname = current_schema() AND data_type = %(type)s::
 
 
 def advance() -> int:
-    """Advance every sequence and return their number. It is safe to repeat."""
+    """Advance all sequences, and return the number of sequences. It is safe to repeat."""
     advanced = 0
     with connection.cursor() as cursor:
         for data_type, step in STEPS.items():

@@ -20,8 +20,9 @@ CACHED_LENGTH = 4096
 
 
 class PreparedStatement(str):
-    """A statement that runs often: for every chunk or batch of chunks, or for every poll of an export. A connection
-    prepares it once, because planning takes longer than execution.
+    """A statement that runs often: for every chunk or batch of chunks, or for every poll of an export.
+
+    A connection prepares it once, because planning takes longer than execution.
 
     A statement that runs for every chunk has at most CACHED_LENGTH characters. It finds rows by single values, not by
     joins with lists, because the plan of a join depends on the sizes of the tables.

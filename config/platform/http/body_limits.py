@@ -1,8 +1,8 @@
 """Size limits of request bodies, enforced before Django reads them.
 
-Django's ASGI handler writes a whole body of any size to disk before any view or middleware sees the request. So large
-bodies are accepted from authenticated clients only. DRF treats a body of unknown length (`Transfer-Encoding: chunked`)
-as empty, because it reads Content-Length only.
+Django's ASGI handler writes a whole body of any size to disk before any view or middleware sees the request. So files
+are accepted from authenticated clients only. DRF treats a body of unknown length (`Transfer-Encoding: chunked`) as
+empty, because it reads Content-Length only.
 """
 
 import asyncio

@@ -21,7 +21,10 @@ def register(end: Callable[[], None]) -> None:
 
 
 def watch() -> None:
-    """Handle SIGTERM, then call the previous handler. Do nothing if this is installed, or outside the main thread."""
+    """Install a SIGTERM handler that also calls the previous one.
+
+    Do nothing if it is already installed, or outside the main thread.
+    """
     previous = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread() or not callable(previous) or previous in handlers:
         return

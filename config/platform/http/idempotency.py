@@ -88,9 +88,8 @@ class Idempotency:
     def claim(self, rows: QuerySet[Row], *, user_id: int) -> Row | None:
         """Lock the key for the rest of the transaction, and do what `find` does.
 
-        Raise InFlight if another transaction has locked the key.
-
-        Otherwise, two requests that both call `find` before either commits would create two rows.
+        Raise InFlight if another transaction has locked the key. Without the lock, two requests that both call `find`
+        before either commits would create two rows.
         """
         self.lock(scope=f"{rows.model._meta.app_label}/{user_id}")
         return self.find(rows, user_id=user_id)

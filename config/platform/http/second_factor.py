@@ -222,7 +222,7 @@ def request_options(request: HttpRequest, user: User) -> tuple[dict[str, Any], A
 
 
 def use_key(request: HttpRequest, user: User, state: Any, response: Mapping[str, Any]) -> bool:
-    """Verify the response of a security key.
+    """Verify the response of a security key, and return whether it is valid.
 
     A signature counter that does not increase indicates a cloned authenticator (WebAuthn, section 6.1.1).
     """

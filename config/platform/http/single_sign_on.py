@@ -413,7 +413,7 @@ def check(identity: Identity, now: datetime) -> None:
 
 def current_claims(identity: Identity, now: datetime) -> dict[str, Any]:
     """Return the provider's current claims about a user. Raises AccessEnded, or one of FAILURES."""
-    # Reading the deferred field from `identity` would replace its `user`, which the caller uses, by another object.
+    # Reading the deferred field from `identity` would replace its `user`, which the caller uses, with another object.
     held = Identity.objects.values_list("tokens", flat=True).get(pk=identity.pk)
     release_connection()
     app, claims = provider(), {}

@@ -41,7 +41,7 @@ MEDIA_TYPE = "text/event-stream"
 HEADERS = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
 RETRY = b"retry: 3000\n\n"  # milliseconds until a client reconnects
 HEARTBEAT = b":\n\n"
-HEARTBEAT_SECONDS = 10.0  # the API promises at most 15; proxies often close connections after 30 or 60 without data
+HEARTBEAT_SECONDS = 10.0  # as documented; proxies often close connections after 30 or 60 seconds without data
 POLL_SECONDS = 0.5
 ACCESS_SECONDS = 5.0  # between two checks of the clients' tokens and sessions
 # By the label of `CAUGHT`.
@@ -301,7 +301,7 @@ def streams_of(user_id: int) -> int:
 
 
 def end_all() -> None:
-    """Close all streams at shutdown, each after a complete event, so that the responses end regularly."""
+    """Close all streams at shutdown, each after a complete event, so that the responses end normally."""
     for loop, of_loop in list(hubs.items()):
         for each in of_loop.values():
             loop.call_soon_threadsafe(each.end_all)

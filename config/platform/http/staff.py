@@ -94,8 +94,8 @@ def recorded(user: Any, row: Any, message: str) -> Iterator[None]:
 def record_access(user: Any, row: Any, message: str) -> None:
     """Record, before the response is sent, that the content of a row is opened.
 
-    If staff open another user's row, it is also recorded in the row's history, once an hour for each message. Raises
-    NotPermitted for staff without the permission to open data.
+    If staff open another user's row, the access is also recorded in the row's history, at most once an hour for each
+    message. Raises NotPermitted for staff without the permission to open data.
     """
     require_data(user, row.user_id)
     audit.mark_opened()

@@ -4,7 +4,8 @@ Rate limits protect the service from clients in a loop, and links from guessing.
 unavailable. While Valkey does not respond, requests are allowed without counting, and a circuit breaker lets only one
 request per PAUSE_SECONDS try Valkey.
 
-Times are those of the web hosts' clocks. Apps define what is counted in subclasses, such as `exports.api.rates`.
+Times are those of the web hosts' clocks. Apps define what is counted in subclasses, such as those in
+`exports.api.rates`.
 """
 
 import math
@@ -132,7 +133,7 @@ class Limiter(CircuitBreaker):
             # redis-py would retry for seconds. Connections closed by the server are detected before use.
             retry=Retry(NoBackoff(), 0),
         )
-        # The Redis client does not own this pool. Without this, connections would outlive the limiter.
+        # The Redis client does not own this pool. Without `finalize`, connections would outlive the limiter.
         finalize(self, pool.disconnect).atexit = False
         self.windows = MovingWindowRateLimiter(RedisStorage("redis://", connection_pool=pool, key_prefix=PREFIX))
 

@@ -65,7 +65,7 @@ def create(
 ) -> tuple[AuthToken, str]:
     """Create a token, and return its row and its text, which is not stored. `scopes`: empty for all.
 
-    Raises TooManyTokens if the user has `maximum` tokens.
+    Raises TooManyTokens if the user has `maximum` tokens; None for no limit.
     """
     with transaction.atomic():
         lock_user(user.pk)

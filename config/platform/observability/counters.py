@@ -56,7 +56,7 @@ def configure() -> None:
 
 
 def files() -> list[str]:
-    """Return the shared files. Empty ones are skipped: a process is creating them, or crashed before it had."""
+    """Return the shared files. Empty ones are skipped: a process is creating them, or crashed while doing so."""
     return [str(path) for path in Path(os.environ[VARIABLE]).glob("*.db") if path.stat().st_size]
 
 

@@ -69,7 +69,7 @@ def flush() -> None:
 class Reporter(logging.Handler):
     """Log handler that reports the exception of a log line.
 
-    If an exception is logged repeatedly, it reports it once.
+    An exception that is logged repeatedly is reported once.
     """
 
     def __init__(self, client: Client) -> None:

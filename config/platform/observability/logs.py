@@ -43,7 +43,7 @@ LIBRARIES = {
     "celery": "INFO",
     "celery.beat": "WARNING",
     "celery.worker.strategy": "WARNING",  # logs "received" for each task
-    # Logs a line for each wake-up message, and two for each task without work.
+    # Logs a line for each wake-up message, and two for each Celery task that finds no work.
     "django_structlog.celery": "WARNING",
 }
 SILENCED = (
@@ -123,7 +123,7 @@ def configuration(*, level: str, style: str) -> dict[str, Any]:
             }
         },
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
-        # Libraries log at WARNING and above: botocore logs bodies at DEBUG, httpx logs URLs at INFO.
+        # Libraries log at WARNING and above: botocore logs bodies at DEBUG, httpx2 logs URLs at INFO.
         "root": {"handlers": ["stderr"], "level": "ERROR" if level == "ERROR" else "WARNING"},
         "loggers": {
             **{name: {"level": level} for name in OWN_LOGGERS},

@@ -1,4 +1,4 @@
-"""Object storage: the only package that uses boto3.
+"""Object storage: the only package, apart from `config.dev`, that uses boto3.
 
 All functions use the bucket of the settings and accept object keys. ETags have no quotes, unlike in the HTTP header.
 A failed request is retried once, immediately; further retries are up to the caller. Messages and log lines never

@@ -106,7 +106,7 @@ class Upload:
         return self._commit(self._if_match)
 
     def replace(self, conflict: Conflict) -> StoredObject:
-        """Replace the object that caused `conflict`, raised by `commit`, with the same bytes.
+        """Replace the object that caused `conflict`, an error of `commit`, with the uploaded bytes.
 
         Parts are not sent again, because a multipart upload survives a 412. (Tested on SeaweedFS, and reported for AWS.
         After a 409, AWS discards the upload, which raises UploadFailed.) Raises the errors of `commit`. Another
@@ -116,7 +116,7 @@ class Upload:
         return self._commit(conflict.etag)
 
     def content(self, maximum: int) -> bytes | None:
-        """Return the content of an object of at most `maximum` bytes, or None. Call it inside the context."""
+        """Return the content, or None if it exceeds `maximum` bytes or one part. Call it in the `with` block."""
         return bytes(self._last) if self._multipart is None and self._used <= maximum else None
 
     def abort(self) -> None:
@@ -214,7 +214,7 @@ def put(
     if_match: str | None = None,
     checkpoint: Callable[[], None] = no_checkpoint,
 ) -> StoredObject:
-    """Store a small object, under the same conditions as an Upload."""
+    """Store a small object, under the same conditions as an Upload. Raises the errors of `Upload.commit`."""
     with Upload(key, content_type=content_type, metadata=metadata, if_match=if_match, checkpoint=checkpoint) as upload:
         upload.write(content)
         return upload.commit()

@@ -14,7 +14,7 @@ from config.platform.storage.errors import StorageError, attempt
 # The sweep deletes leftover objects with this prefix, and does not count them as TTL violations.
 PREFIX = "_receipts/probe/"
 
-# Set at the start of the process, and by `suspect` after an error that indicates an outage, also of a read.
+# Set at the start of the process, and by `suspect` after an error of a write or a read that indicates an outage.
 suspected = threading.Event()
 suspected.set()
 

@@ -108,7 +108,7 @@ class Revoke(Action):
 
 
 class Password(PasswordChangeView):
-    """Change of the password. Requires the old one, rate-limited like the sign-in, because a session may be stolen."""
+    """Change of the password. Requires the old one, because a session may be stolen. Rate-limited like the sign-in."""
 
     audited = CHANGES
     template_name = "config/password.html"

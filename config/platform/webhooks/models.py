@@ -64,7 +64,7 @@ class Delivery(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     webhook = models.ForeignKey(Webhook, models.CASCADE, related_name="deliveries")
     job = models.ForeignKey("exports.Job", models.SET_NULL, null=True, blank=True, related_name="+")
-    # For events of other objects than jobs, and of purged jobs. Not a foreign key: the log outlives its objects.
+    # For events of objects other than jobs, and of purged jobs. Not a foreign key: the log outlives its objects.
     subject = models.CharField(max_length=64, default="", db_default="", blank=True, help_text="Such as document:17")
     seq = models.BigIntegerField(null=True, blank=True, help_text="Grows with each event of a subject. Null for a test")
     type = models.CharField(max_length=32)

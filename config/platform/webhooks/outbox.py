@@ -1,6 +1,7 @@
 """Outbox of webhooks: turns events into deliveries, and deletes old deliveries.
 
-Producers call `publish` or `add` in the transaction of the change that the event reports.
+Producers call `publish` in the transaction of the change that the event reports. Exports store their events in that
+transaction, and call `add` for them later.
 """
 
 from collections.abc import Mapping
@@ -43,14 +44,8 @@ def publish(event_type: str, *, user_id: int, subject: str, seq: int, at: dateti
     """Add the deliveries of an event, and wake workers to send them after the commit. Return their number.
 
     Call it in the transaction that writes the final state, after the UPDATE whose row count shows that this process
-    made the change. Then the final state and its event are always committed together. For example, a batch:
-
-        with transaction.atomic():
-            if Batch.objects.filter(pk=batch.pk, status="running").update(status=status, run=F("run") + 1):
-                outbox.publish(
-                    EventType.BATCH_COMPLETED, user_id=batch.user_id, subject="batch:7", seq=batch.run,
-                    at=batch.finished_at, data=representation.batch(batch),
-                )
+    made the change. Then the final state and its event are always committed together. `etl.pipeline.completion.write`
+    is an example.
 
     `subject`: a kind and an id, such as `batch:7`, in at most 64 characters. The kind is the URL name of its page,
     which the delivery log links to. `seq`: increases with each event of a subject. A webhook receives the events of one

@@ -20,7 +20,7 @@ def with_log(deliveries: QuerySet[Delivery]) -> QuerySet[Delivery]:
 
 
 def webhook(webhook: Webhook) -> schemas.Webhook:
-    """Represent a webhook without its secret, which only the responses that create one show."""
+    """Represent a webhook without its secret. Only the response that creates a secret contains it."""
     return {
         "id": str(webhook.pk),
         "url": webhook.url,

@@ -1,7 +1,7 @@
 """Sender of webhook deliveries: claim, post, record, under a fencing token.
 
 Deliveries arrive at least once: a worker may crash between the receiver's response and the row that records it. The
-delivery is then sent again with the same `webhook-id` and the same bytes, so that the receiver can detect it.
+delivery is then sent again with the same `webhook-id` and the same bytes, so that the receiver can detect duplicates.
 """
 
 import time
@@ -58,8 +58,8 @@ class ClaimedDelivery:
 MAX_ATTEMPTS = "CASE type WHEN 'webhook.test' THEN 1 ELSE %(attempts)s END"
 
 # A receiver gets the events of a job, or of another subject, in order: a delivery waits until the earlier ones are
-# finished. The conditions are separate, so that each uses a unique index. The purge of a job replaces `job_id` by a
-# subject in all its deliveries at once, so that earlier and later ones always have the same.
+# finished. The conditions are separate, so that each uses a unique index. The purge of a job replaces `job_id` with a
+# subject in all its deliveries at once, so earlier and later deliveries always match by the same column.
 IS_NEXT = """NOT EXISTS (
     SELECT 1 FROM exports_delivery earlier
     WHERE earlier.webhook_id = d.webhook_id AND earlier.job_id = d.job_id AND earlier.seq < d.seq

@@ -175,8 +175,8 @@ RETURNING status, attempts, available_at, finished_at, token
 def redeliver(delivery: Delivery) -> None:
     """Send a delivery now, with the same id and bytes.
 
-    A finished delivery restarts its count of attempts. One that waits for its next attempt keeps it. Raises
-    DeliveryPending, WebhookDisabled, and NoSuchDelivery.
+    The count of attempts restarts for a finished delivery, and continues for one that waits for its next attempt.
+    Raises DeliveryPending, WebhookDisabled, and NoSuchDelivery.
     """
     if not delivery.webhook.enabled and delivery.type != TEST:
         raise WebhookDisabled

@@ -89,10 +89,10 @@ def is_port(port: int | None) -> bool:
 
 
 def lookup(url: httpx2.URL) -> list[str]:
-    """Return the addresses of the host. Return none if it has none, or if DNS is too slow. Raises InvalidUrl."""
+    """Return the addresses of the host, or [] if it has none or DNS does not respond. Raises InvalidUrl."""
     try:
         return resolve(url.raw_host.decode(), url.port or PORTS[url.scheme], seconds=RESOLVE_SECONDS)
-    except ValueError:  # no host name, such as one with a label of 64 characters
+    except ValueError:  # an invalid host name, such as one with a label of 64 characters
         raise InvalidUrl from None
     except OSError:
         return []

@@ -108,7 +108,10 @@ def local_copy(state: ArtifactOwner, context: StageContext, *, may_be_empty: boo
 
 
 def fetch(state: ArtifactOwner, path: Path, context: StageContext) -> str:
-    """Write the document to a file, and return its SHA-256 in hex. Raises FileTooLarge if it has grown."""
+    """Write the document to a file, and return its SHA-256 in hex.
+
+    Raises DocumentMissing, FileTooLarge if it has grown, StorageError, and the errors of `context.check()`.
+    """
     digest, size = hashlib.sha256(), 0
     try:
         with path.open("xb") as file:

@@ -50,7 +50,11 @@ def process(state: RunState, context: StageContext) -> dict[str, Any]:
 
 
 def extract(owner: ArtifactOwner, rule: RuleContent, context: StageContext) -> tuple[StoredOcr, Processed]:
-    """Apply a rule to the stored Markdown of a task. Raises ArtifactMissing before the document is read."""
+    """Apply a rule to the stored Markdown of a task.
+
+    Raises EtlError, for example ArtifactMissing if there is no OCR result, StorageError, and the errors of
+    `context.check()`.
+    """
     stored = artifacts.find_ocr(owner)
     if stored is None:
         raise ArtifactMissing

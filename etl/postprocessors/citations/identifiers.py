@@ -37,8 +37,8 @@ def respaced_places(index: Index, needle: str) -> Iterator[Place]:
 
 
 def mark_other_spellings(places: list[Place], text: str, content: str) -> Iterator[Place]:
-    """Yield the places of a text. If it contains digits and the document has it in several cases, such as `B-10` and
-    `b-10`, which may be different identifiers, the places whose case differs from the text's are ambiguous."""
+    """Yield the places of a text. If it contains digits, and the document has it in several cases, such as `B-10` and
+    `b-10`, these may be different identifiers. So the places whose case differs from the text's are ambiguous."""
     spellings = {place: spelling(content[place.start : place.end]) for place in places}
     is_distinct = any(map(str.isdecimal, text)) and len(set(spellings.values())) > 1
     for place, found in spellings.items():

@@ -63,7 +63,8 @@ def plain(word: str) -> str:
 
 @cache
 def months() -> dict[str, tuple[int, ...]]:
-    """Return the possible months of each name, in all languages of Django. Some names have two meanings."""
+    """Return the possible months of each name, in all languages of Django. Some names mean different months in two
+    languages."""
     found: defaultdict[str, set[int]] = defaultdict(set)
     for path in sorted(LOCALES.glob("*/LC_MESSAGES/django.mo")):
         with path.open("rb") as file:

@@ -48,7 +48,10 @@ class Part:
 
 
 def downgrade(citations: Iterable[Citation], index: Index) -> None:
-    """Downgrade values that are in a different row than the other values of their item, if the item mixes two rows."""
+    """Downgrade values that are in a different row than the other values of their item, if the item mixes two rows.
+
+    Values of fields that are usually in a different row are not downgraded.
+    """
     items: defaultdict[str, list[Citation]] = defaultdict(list)
     for citation in citations:
         if citation.claim.item and citation.place:
@@ -142,7 +145,8 @@ def lines_in(row: int, index: Index) -> tuple[list[Part], list[Part]]:
 
 
 def parts_of(span: Span, index: Index) -> Iterator[Part]:
-    """Yield the words of a line. The kind of a number includes its decimal places, and that of a label its colon."""
+    """Yield the words of a line. The kind of a number includes how many decimal places it has, and that of a label its
+    colon."""
     for match in islice(WORD.finditer(index.content, *span), MAX_PARTS):
         word = match.group()
         if kind := kind_of(word):

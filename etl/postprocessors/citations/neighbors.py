@@ -41,7 +41,8 @@ SIGN_HEADS = frozenset(re.findall(r"\w+", "sign vorzeichen signo signe segno"))
 WORD_BEFORE = re.compile(rf"(?:[^\W\d_]{{1,20}}\.?)?[{SYMBOLS}]?\Z")
 WORD_AFTER = re.compile(rf"{GAP}{{0,20}}\n?{GAP}{{0,20}}\(?(?P<word>[^\W\d_][^\s|\d,;:()/{FILLER}]{{0,15}})")
 LIKE_CURRENCY = re.compile(rf"{CURRENCY}|[A-Z]{{2,4}}|[A-Z][A-Za-z]{{0,2}}[A-Z]|[A-Za-z]{{0,3}}[{SYMBOLS}]")
-# The end of an amount in words or, after a word in the same cell, the code of a currency; then one space or line break.
+# The end of an amount in words or, after a word in the same cell, the code of a currency, and then at most one space or
+# line break.
 WORDED_AMOUNT = re.compile(
     rf"(?:(?<![^\W_])(?:{NUMBER_WORD}|{SCALE}|{CURRENCY_WORD})|[^\W\d_]{GAP}(?-i:{'|'.join(CODES)}))"
     rf"\.?{FILLER}*[ \u00a0\n]?{FILLER}*\Z",
@@ -49,7 +50,7 @@ WORDED_AMOUNT = re.compile(
 )
 # A word after one space. More spaces separate the columns of a table.
 PROSE = re.compile(rf"{FILLER}*[,;]?[ \u00a0]{FILLER}*(?P<word>[^\W\d_]{{2,}})")
-SHORT = 5  # letters up to which a word with an attached sign or bracket may be a currency
+SHORT = 5  # letters; a longer unknown word with an attached sign or bracket is not a currency
 SYMBOLS_OF_TEXT = frozenset("=|+^№©®✓✔●■►")
 # Marks of bounds and estimates: `≤ 500.00`, `~500.00`.
 QUALIFIERS = frozenset("<>≤≥≦≧⩽⩾≲≳≈≃≅≒~∼±≠")
@@ -256,7 +257,7 @@ def is_minus_after(plain: str, position: int) -> bool:
 
 
 def is_sign_cell(plain: str, position: int) -> bool:
-    """Return whether a cell only contains a sign, and its column contains neither numbers nor words."""
+    """Return whether a cell contains only a sign, and its column contains neither numbers nor words."""
     cell, cells = column_at(plain, position)
     return not set(cell) - set(DASHES + TRIANGLES) and not any(map(is_content, cells))
 
@@ -288,7 +289,7 @@ def side_after(plain: str, start: int, end: int, *, is_amount: bool) -> Span | N
 
 
 def is_side_cell(plain: str, position: int, *, is_amount: bool) -> bool:
-    """Return whether a cell only contains a debit or credit mark. A letter is a mark only if its column contains no
+    """Return whether a cell contains only a debit or credit mark. A letter is a mark only if its column contains no
     other letters, because S, M, and L may be sizes."""
     cell, cells = column_at(plain, position)
     if cell.rstrip(".").casefold() in SIDES:

@@ -45,7 +45,7 @@ class Number:
 
     `core`: the span of the digits. `reach`: the span of everything that affects the value. `sure`: its certain values;
     several are equivalent, such as 19 % and 0.19. `possible`: values that it may have. `literal`: its sign and digits,
-    if they are written as in JSON.
+    if they are written as in JSON. `signed`: an attached sign or parentheses may make it negative.
     """
 
     start: int
@@ -71,7 +71,7 @@ class FoundNumber:
     reach: Span = (0, 0)
     signs: tuple[int, ...] = (1,)
     sign: str = ""
-    has_dash: bool = False
+    has_dash: bool = False  # its sign is not attached to it
     is_unsure: bool = False  # it is in a range, ratio, or compound, or may be part of another number
     percent: Decimal | None = None
     scale: str = ""

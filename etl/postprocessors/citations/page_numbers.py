@@ -9,7 +9,7 @@ EDGE = 3  # lines at the start or end of a page
 NAMES = frozenset(("page", "pages", "pagecount", "seite", "seiten", "página", "páginas", "pagina", "paginas", "pagine"))
 OF = r"\s{0,3}(?:of|von|de|di|su?r|van|av|af|z|из|/|-)\s{0,3}"
 NUMBERS = rf"\d{{1,5}}(?:{OF}\d{{1,5}})?(?![\w/-]|[.,]\d)"
-# "Page 21 of 120", in other languages, and "第 21 页".
+# "Page 21 of 120", also in other languages, such as "第 21 页".
 NAMED = re.compile(
     rf"\b(?:(?:page|seite|p[áa]gina|pagina|sida|side|strona|bladzijde|страница)|(?:pg|pp?|s|p[áa]g|blz|str|стр)\.)\s{{0,3}}{NUMBERS}"
     r"|第\s{0,3}\d{1,5}\s{0,3}[页頁ペ]",

@@ -88,8 +88,8 @@ def has_words_before(plain: str, start: int) -> bool:
 
 
 def is_at_lone_bar(plain: str, start: int, end: int) -> bool:
-    """Return whether a number and other digits are on both sides of the only `|` in three lines. It is not a cell
-    separator then."""
+    """Return whether a number and other digits are on opposite sides of the only `|` in three lines. The `|` is not a
+    cell separator then."""
     bar = start - 1 if plain[start - 1 : start] == "|" else end
     if not (plain[bar : bar + 1] == "|" and plain[bar - 1 : bar].isdecimal() and plain[bar + 1 : bar + 2].isdecimal()):
         return False

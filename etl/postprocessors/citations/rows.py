@@ -114,7 +114,7 @@ def in_order(options: list[list[int]]) -> list[int | None]:
 
 
 def fitting(options: list[list[int]], low: int | None, high: int | None) -> list[int | None]:
-    """Return the row of each item, or None if several of its candidates would keep the order."""
+    """Return the row of each item, or None unless exactly one of its candidates keeps the order."""
     known = [rows for rows in options if rows]
     earliest = increasing_rows(known, low)
     latest = increasing_rows(

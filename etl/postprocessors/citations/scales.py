@@ -115,7 +115,7 @@ class Scales:
         self.rows = [] if self.is_empty else [match.start() for match in ROW.finditer(content)]
 
     def at(self, start: int, end: int) -> tuple[tuple[Decimal, ...], bool]:
-        """Return the possible scales of a number, and whether the head of its column names one."""
+        """Return the possible scales of a number, and whether its own column names one."""
         if self.is_empty:
             return (), False
         number = self.table_at(start)

@@ -43,7 +43,7 @@ class Claim:
     value: Any
     item: str
     path: str
-    is_choice: bool = False
+    is_choice: bool = False  # a boolean or an enum value
     policy: str = ""  # the schema's `x-merge`
     evidence: Evidence | None = None
     likely: Span | None = None  # the part of the text that its piece covers

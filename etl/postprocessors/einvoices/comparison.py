@@ -34,7 +34,7 @@ def warn_of_differences(data: dict[str, Any], ocr: OCRResult, *, context: StageC
 
 def spellings(value: Any) -> list[Any]:
     """Return the values to search for. An amount is also searched for with the opposite sign, because the pages of a
-    credit note may show it so."""
+    credit note may show it that way."""
     if isinstance(value, str):
         return [value]
     literal = exact_json.dumps(value).decode()

@@ -10,7 +10,8 @@ from unicodedata import bidirectional, east_asian_width
 # Minimum gaps as multiples of the type size: between the cells of a row, and between words.
 CELL_GAP = 0.9
 WORD_GAP = 0.12
-# Maximum overlap of words that a space of the text layer separates, and maximum offset of an incomplete second print.
+# Also as multiples of the type size: maximum overlap of words that a space of the text layer separates, and maximum
+# offset of an incomplete copy of a word that is printed twice.
 SPACE_OVERLAP, OVERPRINT = 0.2, 0.1
 # Mark after a hyphen at the end of a line. `hyphens` decides later whether the hyphen stays.
 BREAK = "\x02"
@@ -29,7 +30,7 @@ class Area(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Box:
-    """Words with their bounding box, in points or pixels; y grows downwards. `size`: the type size.
+    """Words with their bounding box, in points or pixels; y grows downward. `size`: the type size.
 
     `order`: the position of the first word in the file, from 0, or -1 for boxes that are not from a text layer.
     `spaced`: whether the text layer has a space before the first word.

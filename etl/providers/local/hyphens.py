@@ -1,4 +1,7 @@
-"""Resolution of hyphens at line ends. A hyphen is removed only if the document contains the joined word elsewhere."""
+"""Resolution of hyphens at line ends.
+
+A hyphen is removed only if the document contains the joined word elsewhere, and not the hyphenated one.
+"""
 
 import re
 from collections.abc import Collection

@@ -37,8 +37,8 @@ class ImagePages:
     def __init__(self, file: BinaryIO, kind: DocumentFormat, limits: DocumentLimits) -> None:
         self.limits = limits
         try:
-            # Only the decoder of the detected format is enabled; DocumentFormat uses Pillow's names. The file is open,
-            # because Pillow would memory-map a path and then ignore the orientation of an uncompressed TIFF.
+            # Only the decoder of the detected format is enabled; DocumentFormat uses Pillow's names. Pillow gets an
+            # open file: it would memory-map a path, and then ignore the orientation of an uncompressed TIFF.
             self.image = Image.open(file, formats=[kind.name])
         except DECODE_ERRORS:
             raise FileCorrupt from None
@@ -62,7 +62,7 @@ class ImagePages:
         return self.render(index)
 
     def check_sizes(self) -> None:
-        """Raise TooManyPixels if the declared size of a page is above the limit."""
+        """Raise TooManyPixels if the declared size of a page is above the limit, or FileCorrupt."""
         try:
             for index in range(self.page_count):
                 self.seek(index)
@@ -80,7 +80,8 @@ class ImagePages:
 
 
 def count_frames(image: Image.Image, max_pages: int) -> int:
-    """Count the pages up to a limit, because the list of pages may be cyclic. Stop after a damaged page."""
+    """Count the pages up to a limit, because the list of pages may be cyclic. Stop after a damaged page. Raises
+    TooManyPages."""
     count = 1
     try:
         while count <= max_pages:

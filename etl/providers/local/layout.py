@@ -83,7 +83,7 @@ def analyze(boxes: list[Box], geometry: PageGeometry) -> list[Block]:
     if not is_right_to_left(boxes):
         return find_blocks(boxes, geometry)
     width = geometry.width or max(box.x1 for box in boxes)
-    boxes = [replace(box, mirrored=True) for box in boxes]  # the lines of the page have the same boxes
+    boxes = [replace(box, mirrored=True) for box in boxes]  # copies: the lines of the page share the boxes
     rulings = geometry.rulings
     for areas in (boxes, geometry.regions, rulings.horizontal, rulings.vertical, rulings.edges):
         mirror(areas, width)

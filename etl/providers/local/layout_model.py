@@ -52,7 +52,8 @@ class LayoutModel:
         self.seconds = 0.0  # spent loading and running the model
 
     def find(self, image: Any, scale: float) -> list[Region]:
-        """Return the regions of an image, in points. `image`: rows of BGR pixels. `scale`: pixels per point."""
+        """Return the regions of an image, in points. `image`: rows of BGR pixels. `scale`: pixels per point. Raises
+        EngineBroken."""
         started = perf_counter()
         self.load()
         height, width = image.shape[:2]

@@ -54,7 +54,8 @@ class Engine:
         self.quarter_turns = 0  # counterclockwise rotation that made the last image upright
 
     def read(self, image: Any) -> list[list[Box]]:
-        """Return the lines of an image of BGR pixels. A strip has several parts, from top to bottom."""
+        """Return the lines of an image of BGR pixels. A strip has several parts, from top to bottom. Raises
+        EngineBroken."""
         self.load()
         self.scores = []
         started = perf_counter()
@@ -224,7 +225,7 @@ def confidence(parts: list[list[Box]]) -> float:
 
 # ---- Geometry -------------------------------------------------------------------------------------------------------
 def to_box(corners: list[tuple[float, float]], text: str, score: float) -> Box:
-    """Return the box of a line. `corners`: top left, top right, bottom right, bottom left, relative to the line."""
+    """Return the box of a line. `corners`: in pixels, clockwise from the top left."""
     (ax, ay), (bx, by), (cx, cy), (dx, dy) = corners
     return Box(
         text=text,

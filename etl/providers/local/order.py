@@ -12,8 +12,8 @@ from etl.providers.local.boxes import Area
 
 Block = TypeVar("Block", bound=Area)
 
-# Maximum share of blocks that may span a gutter, and minimum share of their height that columns must have beside each
-# other.
+# Maximum share of blocks that may span a gutter, and minimum height that the columns must have in common, as a share of
+# the height of the shorter one.
 MAX_SPANNING, MIN_BESIDE = 0.5, 0.3
 TOLERANCE = 2.0  # points by which blocks may overlap a cut
 
@@ -28,7 +28,7 @@ def reading_order(blocks: Sequence[Block]) -> list[Block]:
     spanning = sorted((block for block in blocks if is_spanning(block, gutter)), key=lambda block: block.y0)
     rest = [block for block in blocks if not is_spanning(block, gutter)]
     if not spanning and len({is_left(block, gutter) for block in rest}) == 1:
-        return order_bands(blocks)  # all blocks are on one side of the gutter: another cut there would never end
+        return order_bands(blocks)  # all blocks are on one side of the gutter: a cut there would recurse endlessly
     ordered: list[Block] = []
     for divider in spanning:
         middle = (divider.y0 + divider.y1) / 2

@@ -15,7 +15,10 @@ MAX_PIXELS, MAX_SIDE = 16_000_000, 16_383  # MAX_SIDE: the limit of WebP
 
 @dataclass(frozen=True, slots=True)
 class ImageSize:
-    """Limits of an image's size. `width`: PDF pages are rendered at this width; wider images are reduced to it."""
+    """Limits of an image's size.
+
+    `width`: PDF pages are rendered at this width, and wider images are reduced to it. None: only the limits apply.
+    """
 
     width: int | None = None
     max_pixels: int = MAX_PIXELS

@@ -115,14 +115,14 @@ class PageRecognizer:
         return result
 
     def add(self, result: PageText, part: Part, picture: Any, body: float) -> None:
-        """Add the blocks of a part. If layout analysis fails, add its lines, and record the location of the failure."""
+        """Add the blocks of a part. If layout analysis fails, add the part as one block, and set `layout_failed`."""
         result.lines += [(part.turn, row) for row in group_rows(part.boxes)]
         width, height = (result.height, result.width) if part.turn % 180 else (result.width, result.height)
         try:
             blocks = analyze(part.boxes, self.geometry(picture, width, height, body)) if part.boxes else []
         except (MemoryError, EngineBroken):
             raise
-        except Exception as error:  # noqa: BLE001 - the text is not lost to an error in its layout; the worker logs it
+        except Exception as error:  # noqa: BLE001 - a layout error must not lose the text; the worker logs it
             result.layout_failed = describe_location(error)
             blocks = [plain_block(part.boxes)]
         result.parts.append((part.turn, blocks))
@@ -145,7 +145,7 @@ def scale_boxes(boxes: list[Box], scale: float, left: float = 0.0, top: float = 
 
 
 def plain_block(boxes: list[Box]) -> Block:
-    """Return the lines of a page from top to bottom, without structure."""
+    """Return a block with the lines of a part from top to bottom, without structure."""
     text = "\n".join(" ".join(cell.text for cell in row) for row in group_rows(boxes))
     x0, y0, x1, y1 = bounds(boxes)
     return Block(kind="other", text=text, x0=x0, y0=y0, x1=x1, y1=y1)

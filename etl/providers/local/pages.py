@@ -34,7 +34,8 @@ class Part:
 class LocalPage:
     """A page before OCR.
 
-    - `render` returns an array of rows of BGR pixels for OCR. `picture` returns one for layout analysis.
+    - `render` returns an array of rows of BGR pixels for OCR. `picture`, which image files do not have, returns one for
+      layout analysis.
     - `parts`: the words of the text layer by text direction.
     - `needs_ocr`: whether the text layer is missing or unusable.
     - `hidden`: whether the text layer contains invisible words.
@@ -55,7 +56,7 @@ class LocalPage:
 
 
 def scale_for_ocr(width: float, height: float, max_pixels: int) -> float:
-    """Return the factor, at most 1, by which a page is scaled before OCR."""
+    """Return the factor, at most 1, by which a page is scaled before OCR. Sizes are in pixels."""
     long, short = max(width, height, 1), max(min(width, height), 1)
     strip_scale = min(MAX_SHORT_SIDE / short, MAX_STRIP_LENGTH / long)
     scale = strip_scale if long > STRIP_RATIO * short else MAX_LONG_SIDE / long

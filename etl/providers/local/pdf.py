@@ -70,9 +70,9 @@ class Pdf:
         )
 
     def open_page(self, index: int) -> Any:
-        """Return a page. If its crop box is outside of its media box, it is the whole media box, as in PDF viewers.
+        """Return a page. If its crop box is outside of its media box, use the whole media box, as PDF viewers do.
 
-        PDFium's page would be empty.
+        Otherwise, PDFium's page would be empty.
         """
         page = self.document[index]
         if not all(page.get_size()):

@@ -63,7 +63,7 @@ class ReaderProcess:
         self.ready = False  # has started: from then on, only a document can cause a crash
         self.can_fork = True  # whether a document's process can start other processes
         self.child: int | None = None  # the process of the current document
-        self.exit_code, self.peak = 0, 0  # of the last document's process; resident bytes
+        self.exit_code, self.peak = 0, 0  # of the last document's process; `peak` in resident bytes
         self.received = b""
         self.control, theirs = socket.socketpair()
         try:
@@ -117,7 +117,7 @@ class ReaderProcess:
         self.can_fork = "seccomp" in message["missing"]
 
     def send(self, request: Message) -> FileIO:
-        """Send a request with its document as an open file, because the sandbox cannot open files by `path`.
+        """Send a request with its document as an open file, because the sandboxed process cannot open its `path`.
 
         Returns the pipe for the responses.
         """
@@ -179,7 +179,7 @@ class ReaderProcess:
 
     # ---- Limits -----------------------------------------------------------------------------------------------------
     def processes(self) -> list[int]:
-        """Return the IDs of the current document's process and, if the system cannot prevent them, its descendants."""
+        """Return the IDs of the current document's process and of its descendants, which only exist without seccomp."""
         if self.ready and self.can_fork:
             return process_tree.descendants(self.pid)
         return [self.child] if self.child else []

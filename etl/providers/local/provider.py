@@ -172,10 +172,10 @@ class LocalProvider(OCRProvider):
         jpeg: bool = False,
         context: StageContext,
     ) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the number and the image of each page of a PDF or image, or None for a page that cannot be drawn.
+        """Yield the number and the image of each page of a PDF or image, from `first` to `last`.
 
-        Images are WebP or JPEG, and have the given width or at most the given number of pixels. Raises the errors of
-        `convert`.
+        Images are WebP or JPEG, and have the given width or at most the given number of pixels. The image is None for a
+        page that cannot be drawn. Raises the errors of `convert`.
         """
         draw = {"first": first, "last": last, "width": width, "pixels": pixels, "jpeg": jpeg}
         with closing(self.read(document, context, draw=draw)) as messages:

@@ -46,14 +46,14 @@ class Rulings:
         return Rulings(*([*filter(is_inside, each)] for each in (self.horizontal, self.vertical, self.edges)))
 
     def grids(self) -> Iterator[tuple[float, float, float, float]]:
-        """Yield the rectangles around horizontal and vertical lines that meet."""
+        """Yield the rectangles around groups of more than FRAME lines that meet."""
         lines = [*self.horizontal, *self.vertical]
         groups = sorted(connected(lines), key=max)
         yield from (bounds([lines[index] for index in group]) for group in groups if len(group) > FRAME)
 
 
 def connected(lines: list[Ruling]) -> Iterator[list[int]]:
-    """Yield groups of lines that meet, directly or through other lines, as their indexes."""
+    """Yield the indexes of each group of lines that meet, directly or through other lines."""
     import numpy as np
 
     margin = TOLERANCE * 72
@@ -74,7 +74,7 @@ def connected(lines: list[Ruling]) -> Iterator[list[int]]:
 
 
 def merge_lines(parts: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the positions and lengths of lines. `parts`: the positions and lengths of their parts, by position."""
+    """Return the positions and lengths of lines. `parts`: those of their parts, sorted by position."""
     lines: list[tuple[float, float]] = []
     for position, length in parts:
         if lines and position - lines[-1][0] < SAME_LINE:

@@ -1,7 +1,7 @@
 """Detection of running heads and feet, page numbers, and stamps. They are omitted from the running text.
 
-Some stay in the text of the first page that has them: a letterhead with values such as an address or an account, and
-on a page without prose, such as that of an invoice, every head, because the seller's name may be nowhere else.
+Some stay in the text of the first page that has them: a letterhead with values such as an address or an account number,
+and every head of a page without prose, such as an invoice, because the seller's name may be nowhere else.
 """
 
 import math
@@ -14,7 +14,7 @@ from etl.providers.local.layout import Block
 ZONE, SINGLE_LINE_ZONE = 0.13, 0.085
 NUMBER_ZONE = 0.2  # for page numbers of prose
 MAX_LINES, MAX_LETTERS = 3, 160
-# Number of pages with the same line from which it is a running head, without other evidence.
+# Minimum number of pages with the same line that make it a running head without other evidence.
 MIN_REPEATS = 2
 # Prose: minimum share of a page's letters in long paragraphs, and minimum lines of a long paragraph.
 PROSE_SHARE, PROSE_LINES = 0.5, 3
@@ -29,7 +29,7 @@ STAMP = re.compile(
     re.IGNORECASE,
 )
 NUMBER = re.compile(r"[0-9]+|[ivxlc]+$")
-SHORT_NUMBER = re.compile(r"\b[0-9]{1,3}\b|\b[ivxlc]+$")  # of a page, unlike the number of an invoice
+SHORT_NUMBER = re.compile(r"\b[0-9]{1,3}\b|\b[ivxlc]+$")  # a page number, but not an invoice number
 FOOTNOTE = re.compile(r"[*†‡¹²³] ?\w")
 NUMBERED_FOOTNOTE = re.compile(r"[(\[]?\d{1,2}[.)\]]? \w")
 # Useful values, such as addresses and account numbers. A letterhead has several.
@@ -104,7 +104,7 @@ def is_short(block: Block) -> bool:
 
 
 def is_footnote(block: Block) -> bool:
-    """Return whether a block begins with a footnote mark. A number may also be that of the page, in a single line."""
+    """Return whether a block begins with a footnote mark. In a single line, a number may be a page number instead."""
     return bool(FOOTNOTE.match(block.text)) or (block.lines > 1 and bool(NUMBERED_FOOTNOTE.match(block.text)))
 
 

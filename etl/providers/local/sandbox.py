@@ -124,7 +124,7 @@ def set_capabilities(libc: ctypes.CDLL, bits: int) -> None:
 def deny_files(libc: ctypes.CDLL) -> None:
     """Use Landlock to deny all file access, except reading Python and its libraries.
 
-    This also denies TCP, and signals to other processes.
+    Newer versions of Landlock also deny TCP, and signals to other processes.
     """
     version = landlock_version(libc)
     if version < 1:
@@ -179,7 +179,7 @@ def set_resource_limits() -> None:
 
 
 def limit_processor_time(seconds: int) -> None:
-    """Have the kernel kill this process (SIGXCPU) after a processor time in seconds, summed over all threads."""
+    """Have the kernel kill this process (SIGXCPU) after this processor time in seconds, summed over all threads."""
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
 

@@ -165,7 +165,7 @@ def to_character(code: int) -> str:
 def to_page(area: Any, page_box: Rectangle, rotation: int) -> Rectangle:
     """Convert a rectangle from PDF coordinates to coordinates from the top left of the rotated page.
 
-    The origin of PDF coordinates is at the bottom left. `rotation`: the clockwise rotation of the page.
+    The origin of PDF coordinates is at the bottom left. `rotation`: the clockwise rotation of the page, in degrees.
     """
     left, bottom, right, top = page_box
     match rotation:

@@ -78,7 +78,7 @@ class Archive:
         return any(member.flag_bits & ENCRYPTED for member in self._members)
 
     def find(self, *endings: str) -> ZipInfo | None:
-        """Return the member with the first ending that any name has. Prefer the member in the topmost folder."""
+        """Return the member with the first ending that any name has, in the topmost folder. None if there is none."""
         for ending in endings:
             found = [member for member in self._members if member.filename.endswith(ending)]
             if found:
@@ -86,7 +86,7 @@ class Archive:
         return None
 
     def read(self, member: ZipInfo) -> bytes:
-        """Return a member's bytes. Raises UnsafeArchive if there are too many."""
+        """Return a member's bytes. Raises DamagedArchive, and UnsafeArchive if there are too many bytes."""
         if member.file_size > MAX_MEMBER_BYTES or exceeds_ratio(member):
             raise UnsafeArchive
         blocks: list[bytes] = []
@@ -99,7 +99,7 @@ class Archive:
         return b"".join(blocks)
 
     def measure(self, *, limit: int, context: StageContext) -> int:
-        """Return the size of all members by decompressing them. Raises UnsafeArchive above `limit`."""
+        """Decompress all members, and return their size. Raises DamagedArchive, and UnsafeArchive above `limit`."""
         total = 0
         for member in self._members:
             for block in self._blocks(member):

@@ -36,16 +36,17 @@ MAX_PORT = 65535
 
 
 class InvalidOcrResponse(OcrFailed):
-    """Raised for an invalid response. It is retried, because its cause may be the error page of a proxy, or an update.
+    """An invalid response of the server.
 
-    A retry is cheap, because a job that was started is resumed.
+    It is retried, because its cause may be the error page of a proxy, or an update of the server. A retry is cheap,
+    because a job that was started is resumed.
     """
 
     detail = "The OCR provider sent an invalid response."
 
 
 class UnsafeResult(OcrRefused):
-    """Raised for an unsafe result. It is not retried, because the result of a job does not change."""
+    """An unsafe result. It is not retried, because the result of a job does not change."""
 
     detail = "The OCR provider's result is not safe to open."
 
@@ -96,13 +97,16 @@ def value_at(body: Any, *path: str) -> Any:
 
 
 def short_text(body: Any, *path: str) -> str:
-    """Return a short string at a path in nested objects, or ""."""
+    """Return the first 64 characters of the string at a path in nested objects, or ""."""
     value = value_at(body, *path)
     return value[:64] if isinstance(value, str) else ""
 
 
 class MinerUClient:
-    """Client for one document. Calls raise ProviderUnavailable and the errors of `context.check()`."""
+    """Client for one document.
+
+    Calls raise ProviderUnavailable, InvalidOcrResponse, UnsafeResult, and the errors of `context.check()`.
+    """
 
     def __init__(self, context: StageContext) -> None:
         self._context = context

@@ -58,7 +58,10 @@ def assemble(
 
 
 def texts_of(found: ParsedResult, context: StageContext) -> dict[int, str]:
-    """Return the text of each page, by page index from 0."""
+    """Return the text of each page, by page index from 0.
+
+    If text is missing from the blocks, set `found.blocks` to None, and return the Markdown as a single page.
+    """
     if found.blocks is not None:
         texts = {index: clean("\n\n".join(filter(None, map(render, blocks)))) for index, blocks in found.blocks.items()}
         if has_all_text("\n\n".join(texts.values()), clean(found.markdown)):

@@ -90,7 +90,7 @@ def facts(protocol: Protocol, done: jobs.FinishedJob) -> dict[str, Any]:
 
 # ---- Detection ------------------------------------------------------------------------------------------------------
 def detect(client: MinerUClient) -> Server:
-    """Detect the server's protocol and its best tier. Raises ProviderUnavailable."""
+    """Detect the server's protocol and its best tier, unless they are configured. Raises ProviderUnavailable."""
     wanted, tier = settings.SLUICE.etl_mineru_protocol, settings.SLUICE.etl_mineru_tier
     protocol = PROTOCOLS[wanted] if wanted != "auto" else probe(client)
     if protocol is V4 and not tier:

@@ -1,7 +1,7 @@
 """Parser of server results, as archives or JSON, into the same format for all protocols.
 
 3.x and the hosted service return a list of blocks with page numbers (`content_list`). 4.0 returns a list of pages
-(`structured_content`). All pages, including blank ones, are only listed in `structured_content` or `middle_json`.
+(`structured_content`). Only `structured_content` and `middle_json` list all pages, including blank ones.
 """
 
 from collections import defaultdict

@@ -1,8 +1,8 @@
 """Protocol of self-hosted MinerU 4.0: `mineru-api` 4.0.x.
 
 The server accepts the document in the request, has quality tiers, and can cancel jobs. Requests always contain a tier,
-because a server without models rejects a PDF without one. The result is requested as an archive, because JSON results
-include all images. Both can be read.
+because a server without models rejects a PDF if the tier is omitted. The result is requested as an archive, because
+JSON results include all images. Both can be read.
 """
 
 from http import HTTPStatus

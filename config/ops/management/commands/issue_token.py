@@ -1,4 +1,4 @@
-"""`python manage.py issue_token USERNAME [--name NAME] [--scopes A,B] [--create] [--role ROLE] [--days N]`."""
+"""`python manage.py issue_token USER [--name NAME] [--scopes A,B] [--create] [--staff] [--role ROLE] [--days N]`."""
 
 from argparse import ArgumentParser
 from typing import Any

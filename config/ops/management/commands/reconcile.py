@@ -1,5 +1,7 @@
-"""`python manage.py reconcile [--delete-unknown] [--bucket-is-lost]`: reconcile Redis and object storage with a
-restored database."""
+"""`python manage.py reconcile [--delete-unknown] [--bucket-is-lost]`: the steps after a restore of the database.
+
+They reconcile Redis and object storage with it.
+"""
 
 from argparse import ArgumentParser
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Outbound HTTP with limits of time and size.
 
 All requests to other servers use `Transport`: webhooks, MinerU, and language models. Only the clients of the object
-storage and the exporters of traces and error reports do not.
+storage and the OpenID provider, and the exporters of traces and error reports, do not.
 """
 
 from config.platform.http.outbound.client import Client, ResponseTooLarge, read_body, read_chunks

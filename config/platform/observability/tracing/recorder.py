@@ -301,7 +301,7 @@ def fail(span: Span, reason: str) -> None:
 
 
 def parse_traceparent(text: str) -> Span | None:
-    """Return the span of a traceparent, or None if it is invalid. The tracestate, a free text, is ignored."""
+    """Return the span of a traceparent, or None if it is invalid. The tracestate, which is free text, is ignored."""
     span = trace.get_current_span(W3C.extract({HEADER: text}, context.Context()))
     return span if span.get_span_context().is_valid else None
 

@@ -41,6 +41,6 @@ def content(attachment: Any) -> bytes:
 
 
 def size_of(attachment: Any) -> int:
-    """Return the size after decompression, 0 for an attachment without data."""
+    """Return the size in bytes after decompression, or 0 for an attachment without data."""
     size = pdfium.c_ulong()
     return size.value if pdfium.FPDFAttachment_GetFile(attachment, None, 0, size) else 0

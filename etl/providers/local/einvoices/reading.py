@@ -100,7 +100,7 @@ def invoice_message(root: Any) -> Message:
 
 
 def data_of(syntax: Syntax, root: Any, lines: list[Any]) -> dict[str, Any]:
-    """Return the data of an invoice, with its fields in the order of the rule's schema. Missing terms are omitted."""
+    """Return the data of an invoice, in the order of the system rule's schema. Missing terms are omitted."""
     return {
         **members(syntax, terms.HEAD, root),
         "lines": [members(syntax, terms.LINE, line) for line in lines],

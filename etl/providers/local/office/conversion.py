@@ -1,7 +1,7 @@
 """Conversion of Word, PowerPoint, OpenDocument, and HTML documents with docling's parsers, without its ML models.
 
 docling receives only content that `parts` or `web` has checked. They also insert marks for content that docling does
-not preserve: page breaks, hidden text, and large pictures.
+not preserve: page breaks, hidden text, text that is struck through, and large pictures.
 """
 
 import re

@@ -65,7 +65,7 @@ def checked_copy(archive: Archive, kind: DocumentFormat, budget: TextBudget) -> 
 
 
 def check_and_mark(kind: DocumentFormat, name: str, content: bytes, budget: TextBudget) -> bytes:
-    """Check a part and insert marks. Raises FileCorrupt and TooManyCells."""
+    """Check a part and insert marks. Raises FileCorrupt, TooManyCells, and TooMuchText."""
     root = parse(content)
     if (mark := marker(kind, name)) is None:
         return content
@@ -314,7 +314,8 @@ def put_before(element: Any, text: str) -> None:
 
 
 def check_cells(table: Any, budget: TextBudget) -> None:
-    """Count the cells of a table, including repeated ones. Keep only their displayed text, and mark hidden cells."""
+    """Count the cells of a table that have text, including repeated ones. Keep only the displayed text, and mark hidden
+    cells."""
     hidden = any(
         attribute(each, "visibility") in HIDDEN_ROWS and repeated(each, "columns") < FEW_COLUMNS
         for each in table.iter("{*}table-column")

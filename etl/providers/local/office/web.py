@@ -30,8 +30,8 @@ INVISIBLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*
 # The encoding that a file declares, and the actual encodings that browsers use for some names.
 CHARSET, NAMED_WITHIN = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?([\w.:-]{1,40})""", re.IGNORECASE), 2_048
 WEB_NAMES = {"iso-8859-1": "cp1252", "latin1": "cp1252", "us-ascii": "cp1252", "gb2312": "gb18030", "gbk": "gb18030"}
-# The beginnings of names that are ignored: a text with a name in ASCII is not in UTF-16 or UTF-32, browsers do not
-# support UTF-7, and the others are codecs of Python.
+# The beginnings of names that are ignored: a file that names its encoding in ASCII is not in UTF-16 or UTF-32, browsers
+# do not support UTF-7, and the others are codecs of Python.
 NOT_WEB_NAMES = ("utf-16", "utf-32", "utf-7", "idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape")
 TOO_DEEP = "Excessive depth"
 

@@ -71,5 +71,5 @@ def children(element: Any, *names: str) -> Iterator[Any]:
 
 
 def number(text: str, default: int = 0) -> int:
-    """Parse an integer of at most nine digits from an attribute."""
+    """Return the integer in an attribute, or the default if the text is not an integer of at most nine characters."""
     return int(text) if text.removeprefix("-").isdecimal() and len(text) < 10 else default  # noqa: PLR2004 - digits

@@ -12,7 +12,7 @@ from etl.providers.local.tables.rows import MIN_ITEM_COLUMNS, TIGHT
 from etl.providers.local.tables.table import MIN_ROWS
 
 Span = tuple[float, float]
-# With only two columns a table needs more rows, because it may be a letterhead or signatures.
+# With only two columns, a table needs more rows, because it may be a letterhead or signatures.
 MIN_ROWS_OF_TWO_COLUMNS = 3
 # Maximum gap between rows of a table, as a multiple of the type size, and maximum consecutive rows that do not fit.
 MAX_ROW_GAP, MAX_PENDING = 3.0, 4
@@ -134,8 +134,9 @@ def align_from(rows: list[Row], start: int) -> tuple[AlignedRows, int]:
 
 
 def extend(found: AlignedRows, rows: list[Row], *, step: int) -> int:
-    """Add the adjacent rows below a table (`step` 1) or above it (-1) that fit its width: continued cells, and column
-    heads. Return the number of added rows.
+    """Add the adjacent rows that fit the width of a table: continued cells, and column heads. Return their number.
+
+    `step`: 1 for rows below the table, -1 for rows above it. `rows`: the nearest first.
     """
     count = 0
     for row in rows:

@@ -43,7 +43,7 @@ def find_cuts(words: Words, rulings: Rulings) -> list[float]:
 
 
 def ruled_cuts(words: Words, rulings: Rulings) -> list[float]:
-    """Return vertical lines between words whose parts add up to more than half of the height of the words."""
+    """Return the x-coordinates of vertical lines that pass between words, and have more than half of their height."""
     left, top, right, bottom = bounds(words)
     lines = sorted(rulings.vertical, key=lambda line: line.x0)
     positions = merge_lines(((line.x0 + line.x1) / 2, line.y1 - line.y0) for line in lines)
@@ -129,7 +129,7 @@ def above_numbers(words: Words, full: list[Words]) -> Words:
 def are_in_different_cells(word: Box, after: Box) -> bool:
     """Return whether two neighbors in a row belong to different cells.
 
-    They do if they are not neighbors in the file, or if both are complete numbers.
+    They do if there is a gap between them, and they are not neighbors in the file or both are complete numbers.
     """
     is_apart = word.order >= 0 and after.order != word.order + 1
     is_apart = is_apart or bool(GROUPED.fullmatch(word.text) and GROUPED.fullmatch(after.text))

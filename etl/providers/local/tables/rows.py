@@ -226,7 +226,7 @@ def build_rows(baselines: list[Baseline], anchors: set[int]) -> list[list[list[L
 
 
 def attached_by_spacing(baselines: list[Baseline], anchors: set[int]) -> set[int]:
-    """Return the baselines that belong to the anchor above, because a larger gap precedes the next anchor."""
+    """Return the indexes of baselines that belong to the anchor above, because a larger gap precedes the next one."""
     found: set[int] = set()
     limit = 0.0  # the largest gap within a row so far
     starts = sorted(anchors)
