@@ -1,9 +1,10 @@
 """uvicorn's HTTP connections, with limits on the size and the duration of request headers.
 
-Used by `uvicorn --http config.connections:Connection`. uvicorn's own httptools protocol has no such limits. If a client
-sent a header without an end, the process would buffer everything, and copy the buffer with each read. A client that
-sends a byte at a time (slowloris) would hold its connection forever. `config.platform.http.body_limits` limits the size
-of request bodies. They have no time limit here, because uploads of documents take time; the proxy aborts stalled ones.
+Used by `uvicorn --http config.connections:Connection`. uvicorn's own `httptools` protocol has no such limits. If a
+client sent a header without an end, the process would buffer everything, and copy the buffer with each read. A client
+that sends a byte at a time (slowloris) would hold its connection forever. `config.platform.http.body_limits` limits the
+size of request bodies. They have no time limit here, because uploads of documents take time; the proxy aborts stalled
+ones.
 """
 
 import asyncio

@@ -246,9 +246,9 @@ class Environment(BaseSettings):
     etl_redis_prefix: str = "etl:"
     etl_state_ttl_seconds: int = Field(86_400, ge=60)
     etl_state_terminal_ttl_seconds: int = Field(3_600, ge=1, validate_default=True)
-    etl_arq_queue_name: Annotated[str, matching(r"[\w.-]{1,100}", "a name of letters, digits, dots and dashes")] = (
-        Field("etl", validation_alias=AliasChoices("ETL_ARQ_QUEUE_NAME", "ETL_QUEUE_NAME"))
-    )
+    etl_arq_queue_name: Annotated[
+        str, matching(r"[\w.-]{1,100}", "a name of letters, digits, dots, dashes, and underscores")
+    ] = Field("etl", validation_alias=AliasChoices("ETL_ARQ_QUEUE_NAME", "ETL_QUEUE_NAME"))
     etl_queue_size: int = Field(1_000, ge=1)
     etl_max_open_per_user: int = Field(1_000, ge=0)
     etl_daily_documents: int = Field(5_000, ge=0)

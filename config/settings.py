@@ -306,7 +306,7 @@ SPECTACULAR_SETTINGS = {
     "COMPONENT_SPLIT_REQUEST": True,
     "SORT_OPERATION_PARAMETERS": False,  # path parameters in the order of the path
     "TAGS": [
-        {"name": "exports", "description": "Export jobs, their chunks and their receipts."},
+        {"name": "exports", "description": "Export jobs, their chunks, and their receipts."},
         {"name": "downloads", "description": "One-time download links, and the files of a manifest."},
         {"name": "schedules", "description": "Exports that recur at the times of a cron expression."},
         {
@@ -319,7 +319,7 @@ SPECTACULAR_SETTINGS = {
         {"name": "documents", "description": "Conversion of documents to Markdown and JSON."},
         {
             "name": "rules",
-            "description": "Versioned rules for the conversion to JSON: a schema, a prompt and a strategy.",
+            "description": "Versioned rules for the conversion to JSON: a schema, a prompt, and a strategy.",
         },
         {"name": "tokens", "description": "API tokens with scopes."},
         {"name": "operations", "description": "Health checks and metrics, for load balancers and Prometheus."},
@@ -375,7 +375,7 @@ LOGGING = logs.configuration(level=env.log_level, style=env.log_format)
 logs.configure()
 counters.configure()
 DJANGO_STRUCTLOG_CELERY_ENABLED = True
-DJANGO_STRUCTLOG_USER_ID_FIELD = None  # user ids are personal data; the request id is enough to find the user
+DJANGO_STRUCTLOG_USER_ID_FIELD = None  # user IDs are personal data; the request ID is enough to find the user
 DJANGO_STRUCTLOG_IP_LOGGING_ENABLED = False  # so are addresses, and django-structlog would trust any X-Forwarded-For
 DJANGO_STRUCTLOG_TRUST_UPSTREAM_REQUEST_ID = True  # config.platform.http.request_context validates it first
 DJANGO_STRUCTLOG_REQUEST_CANCELLED_LOG_LEVEL = logging.INFO  # clients may close their event streams at any time

@@ -96,7 +96,8 @@ def queue_of(row: dict[str, Any], ended: datetime | None) -> Figure:
         notes.append(f"oldest for {duration(waited)}")
     if is_long and (ended is None or (now - ended).total_seconds() > LONG_SECONDS):
         since = f"for {duration(now - ended)}" if ended else "in the last 24 hours"
-        notes.append(f"none finished {since}: check the workers of the queues ocr and postprocess")
+        queues = " and ".join(settings.ETL_QUEUES.values())
+        notes.append(f"none finished {since}: check the workers of the queues {queues}")
     return Figure(
         title="Open tasks",
         value=at_most(row["open"]),

@@ -35,10 +35,14 @@ SAME_TASK = {"task_id": "$request.path.task_id"}
 
 TASK_STATUS = OpenApiParameter("status", enum=Status.values, description="Return only tasks with this status.")
 APPROVED = OpenApiParameter(
-    "approved", bool, description="Return only tasks whose result is approved, or with `false` is not approved."
+    "approved",
+    bool,
+    description="`true`: only tasks whose result is approved. `false`: only tasks whose result is not approved.",
 )
 CORRECTED = OpenApiParameter(
-    "corrected", bool, description="Return only tasks whose result was corrected, or with `false` was not corrected."
+    "corrected",
+    bool,
+    description="`true`: only tasks whose result was corrected. `false`: only tasks whose result was not corrected.",
 )
 TASK_NAME = OpenApiParameter(
     "q",
@@ -48,7 +52,7 @@ TASK_NAME = OpenApiParameter(
 TASK_RULE = OpenApiParameter(
     "rule_id",
     {"type": "integer", "minimum": 1},
-    description="Return only tasks with this rule. An unknown id returns an empty list.",
+    description="Return only tasks with this rule. An unknown ID returns an empty list.",
 )
 TASK_FROM = OpenApiParameter("from", OpenApiTypes.DATE, description="First day of submission, in UTC.")
 TASK_TO = OpenApiParameter("to", OpenApiTypes.DATE, description="Last day of submission, in UTC, inclusive.")
@@ -348,7 +352,7 @@ WATCH: dict[str, Any] = {
 `new EventSource("/api/v1/etl/tasks/17/events")`.
 
 A stream also ends after 30 minutes. `EventSource` reconnects automatically, and other clients should do the same, with
-`Last-Event-ID` set to the last id they received. 204 means that there are no more events: stop. A user can have up to
+`Last-Event-ID` set to the last ID they received. 204 means that there are no more events: stop. A user can have up to
 50 open streams.""",
     "parameters": [sse.LAST_EVENT_ID],
     "examples": [response_example("Until the end", examples.STREAM, media_type=sse.MEDIA_TYPE)],

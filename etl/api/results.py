@@ -51,9 +51,10 @@ class ResultView(TaskAPIView):
             raise review.NotCompleted
         lookup.record_access(state, user=user_of(request), message="Over the API: opened the result.")
         etag = review.tag_of(state.run, 0) if is_original else review.tag(state)
-        if unchanged := get_conditional_response(request._request, etag=etag):
-            return unchanged
-        return Response(original_of(state) if is_original else state.result, headers={"ETag": etag})
+        unchanged = get_conditional_response(request._request, etag=etag)
+        response = unchanged or Response(original_of(state) if is_original else state.result)
+        response["ETag"] = etag
+        return response
 
     @openapi.operation(
         operation_id="correctResult",

@@ -42,7 +42,7 @@ class TaskFilter:
 def read_id(name: str, text: str, *, of: str) -> int:
     number = whole_number(text)
     if not number:
-        raise refusal(name, f"Must be the id of a {of}.")
+        raise refusal(name, f"Must be the ID of a {of}.")
     return number
 
 

@@ -159,7 +159,7 @@ class ProviderForbidden(ProviderUnavailable):
 # ---- Post-processing ------------------------------------------------------------------------------------------------
 class LlmUnavailable(TemporaryError):
     code = "llm_unavailable"
-    detail = "The language model is unreachable, overloaded or too slow to respond."
+    detail = "The language model is unreachable, overloaded, or too slow to respond."
 
 
 class LlmForbidden(LlmUnavailable):

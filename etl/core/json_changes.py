@@ -137,9 +137,9 @@ def items(before: list[Any], after: list[Any]) -> Iterator[tuple[int, int, Any, 
 def same_items(old_items: list[Any], new_items: list[Any]) -> list[bool]:
     """Return for each position of a differing section whether the old and the new item there are certainly the same.
 
-    If the section has one item, the old and the new one are the same. Otherwise, a new item is the same as the old item
-    at its position if it is equal, or shares more unique values with it than with any other old item. If the section's
-    length changed, no pair is certain.
+    A section's only item is the same. Otherwise, a new item is the same as the old item at its position if it is equal,
+    or shares more unique values with it than with any other old item. If the section's length changed, no pair is
+    certain.
     """
     if len(old_items) != len(new_items) or len(old_items) == 1:
         return [len(old_items) == len(new_items)] * min(len(old_items), len(new_items))

@@ -32,7 +32,9 @@ RECOVERED = counter(
     "Repairs by recovery: lost run-states, lost messages, stages of lost workers, and outcomes missing in the row.",
     what=["state", "hint", "lease", "end"],
 )
-ROWS_LOST = Counter("etl_rows_lost_total", "Open run-states without a row, at each review: the database lost commits.")
+ROWS_LOST = Counter(
+    "etl_rows_lost_total", "Open run-states without a row, at each run of recovery: the database lost commits."
+)
 TICKS = counter("etl_ticks_total", "Completed runs of periodic tasks.", tick=["recover", "sweep"])
 for _stage in Stage.values:
     SECONDS.labels(_stage)

@@ -125,7 +125,7 @@ def ignore(*_args: Any) -> None:
 class StageContext:
     """One run of a stage, as its provider or post-processor sees it.
 
-    `seconds`: the time limit. `provider_task_id`: the provider's id of a job that an earlier run started, or "".
+    `seconds`: the time limit. `provider_task_id`: the provider's ID of a job that an earlier run started, or "".
     `secret`: unpredictable bytes that stay the same when this run resumes. `advanced`: set once this run has stored
     work that the next attempt will not repeat.
     """
@@ -173,7 +173,7 @@ class StageContext:
         self.on_progress(done, total)
 
     def record_provider_task(self, provider_task_id: str) -> None:
-        """Store the id of a job that the provider started, so that the next run can resume it."""
+        """Store the ID of a job that the provider started, so that the next run can resume it."""
         self.on_provider_task(provider_task_id)
 
     def count_usage(self, usage: Usage, *, cached: bool = False) -> None:

@@ -28,6 +28,6 @@ def wake(user_id: int, *, delay: float = 0) -> bool:
         with connection() as connected:
             message.apply_async(connection=connected, retry_policy=RETRY_ONCE, **later)
     except BROKER_ERRORS as error:
-        log.warning("wakeup_not_sent", user_id=user_id, reason=type(error).__name__)
+        log.warning("wakeup_not_sent", reason=type(error).__name__)
         return False
     return True

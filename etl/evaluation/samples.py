@@ -78,7 +78,7 @@ def parse(text: str) -> Any:
 def add(rules: QuerySet[Rule], rule_id: int, task: Task, expected: Any) -> tuple[Sample, bool]:
     """Add a document to the samples of one of `rules`, or replace the expected data of an existing sample.
 
-    Return the sample, and whether it is new. Raises BadInput, NoSuchRule and TooManySamples.
+    Return the sample, and whether it is new. Raises BadInput, NoSuchRule, and TooManySamples.
     """
     with transaction.atomic():
         # The lock serializes additions.

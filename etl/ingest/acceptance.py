@@ -123,7 +123,7 @@ def translate_storage_errors() -> Iterator[None]:
 def accepted_format(head: bytes, *, size: int, name: str, pointer: str) -> DocumentFormat:
     """Detect the format of a document by its first bytes.
 
-    Raises EmptyFile, UploadTooLarge, FormatNotAccepted and TooManyPages.
+    Raises EmptyFile, UploadTooLarge, FormatNotAccepted, and TooManyPages.
     """
     check_size(size, pointer=pointer)
     kind = sniff(head, name)

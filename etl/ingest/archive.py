@@ -111,7 +111,7 @@ class ArchivedDocument:
         if entry.compress_type not in METHODS:
             raise refusal("unsupported_compression", "The file is compressed with a method other than deflate.")
         if entry.file_size > SMALL and entry.file_size > MAX_RATIO * max(entry.compress_size, 1):
-            raise refusal("compression_ratio", f"The file has more than {MAX_RATIO} times its compressed size.")
+            raise refusal("compression_ratio", f"The file is more than {MAX_RATIO} times its compressed size.")
 
     def blocks(self, size: int = BLOCK) -> Iterator[bytes]:
         """Yield the content. Raises BadInput if it is damaged. Safe to call from several threads."""

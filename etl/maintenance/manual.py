@@ -47,7 +47,7 @@ def wake(task: Task) -> str:
 
     Unlike periodic recovery, this resends a message even if the last one is recent. Return a description of the result.
 
-    Raises TaskNotOpen, TaskHeld, TaskChanged, TaskNotDue, WakeUpNotSent, RunStateUnavailable and StorageUnavailable.
+    Raises TaskNotOpen, TaskHeld, TaskChanged, TaskNotDue, WakeUpNotSent, RunStateUnavailable, and StorageUnavailable.
     """
     row = require_first(Task.objects.open().filter(pk=task.pk), TaskNotOpen)
     with translate_state_errors():

@@ -102,7 +102,7 @@ class SubmittedBatch(SubmissionPage, BatchListPage):
         batch = submit(self.request, self.user)
         messages.success(
             self.request,
-            f"{counted(batch.total, 'document')} uploaded. This page shows their progress.",
+            f"{counted(batch.total, 'document')} uploaded. This page shows the progress.",
         )
         return redirect("batch", batch_id=batch.pk)
 

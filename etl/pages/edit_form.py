@@ -45,7 +45,7 @@ class EditField:
     the pointer into the entered data, where rows may be missing. `is_linked`: the part has a separate page."""
 
     name: str
-    key: str  # suffix of the ids of its HTML elements
+    key: str  # suffix of the IDs of its HTML elements
     pointer: str
     kind: str  # object, array, text, long, date, number, boolean, choice
     description: str = ""

@@ -109,7 +109,7 @@ class EditPage(TaskPage):
         return self.shown(row, self.form(row), status=review.Stale.status, tag=tag, unsaved=unsaved, is_stale=True)
 
     def row(self) -> Task:
-        """Return the row of a completed task with data. Raises NotFound, NotPermitted, NotCompleted and NoData."""
+        """Return the row of a completed task with data. Raises NotFound, NotPermitted, NotCompleted, and NoData."""
         rows = Task.objects.visible_to(self.user).filter(pk=self.kwargs["task_id"])
         row = require_first(rows, NotFound(UNKNOWN))
         staff.require_change(self.user, row)

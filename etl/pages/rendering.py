@@ -1,7 +1,7 @@
 """Safe HTML from the Markdown of documents, which is untrusted input.
 
 Two defenses: tags that are not on the allow list are shown as text, so that no content disappears; and nh3 sanitizes
-the result with the same list. No ids, no styles, no images, no external resources.
+the result with the same list. No IDs, no styles, no images, no external resources.
 """
 
 import re

@@ -209,7 +209,7 @@ def visible(task_id: int, *, user: User) -> RunState:
 
 
 def markdown_of(task_id: int, *, user: User) -> str:
-    """Return the Markdown of a document. Raises NoSuchDocument, NoMarkdownYet, MarkdownTooLong, OcrResultMissing and
+    """Return the Markdown of a document. Raises NoSuchDocument, NoMarkdownYet, MarkdownTooLong, OcrResultMissing, and
     StorageUnavailable."""
     state = visible(task_id, user=user)
     if not state.markdown_key:

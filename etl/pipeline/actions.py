@@ -101,7 +101,7 @@ def retry(*, task: Task, from_stage: Stage, rule_content: RuleContent | None = N
     """Retry an ended task from a stage. Return its row, which is pending again.
 
     `rule_content`: None for the same version of the same rule. Call outside transactions. Raises NoSuchTask,
-    NotEnded, OcrResultMissing, QuotaExceeded, QueueFull, RunStateUnavailable and StorageUnavailable.
+    NotEnded, OcrResultMissing, QuotaExceeded, QueueFull, RunStateUnavailable, and StorageUnavailable.
     """
     ended = require_ended(task)
     stored = find_ocr(ended) if from_stage == Stage.POSTPROCESS else None
@@ -141,7 +141,7 @@ def rule_of(task: Task, rule_id: int | None, *, user: User) -> RuleContent:
 def require_ended(task: Task) -> Task:
     """Return the current row of an ended task. Record the end first if only Redis has it.
 
-    Raises NotEnded, NoSuchTask, RunStateUnavailable and StorageUnavailable.
+    Raises NotEnded, NoSuchTask, RunStateUnavailable, and StorageUnavailable.
     """
     with translate_state_errors():
         state = runstate.read_many([task.pk]).get(task.pk)

@@ -12,7 +12,7 @@
 
 A commit is written once (If-None-Match): if two workers finish the same run, the second one uses the output of the
 first. The numbers are `ocr_run`, `run` and `journal_run` of the row. They start at a random number, because a restored
-database issues the same ids again: with the id alone, a new document would get the text of a lost one.
+database issues the same IDs again: with the ID alone, a new document would get the text of a lost one.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ OWN_KEY = re.compile(
 JSON = "application/json"
 MARKDOWN = "text/markdown; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
-# Both have the task's id and the numbers of runs, which keys of artifacts contain.
+# Both have the task's ID and the numbers of runs, which keys of artifacts contain.
 ArtifactOwner = Task | RunState
 
 
@@ -57,7 +57,7 @@ def inbox_of(user_id: int) -> str:
 
 
 class RunFolder(NamedTuple):
-    """The task id and the number of the run in the key of an artifact."""
+    """The task ID and the number of the run in the key of an artifact."""
 
     task_id: int
     run: int

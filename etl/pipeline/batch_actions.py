@@ -92,7 +92,7 @@ def retry(batch: DocumentBatch) -> int:
 
     All become pending in one transaction: otherwise the first one could end the batch again before the last one has
     started. They are charged to the quota like retries of single documents, all or none. Raises NothingToRetry,
-    QuotaExceeded, QueueFull, RunStateUnavailable and StorageUnavailable.
+    QuotaExceeded, QueueFull, RunStateUnavailable, and StorageUnavailable.
     """
     failed = list(Task.objects.filter(batch_id=batch.pk, status=Status.FAILED).without_results().order_by("pk"))
     if not failed:
@@ -134,7 +134,7 @@ def restart(failed: Sequence[Task], stored: dict[int, StoredOcr]) -> list[Task]:
 
 
 def find_stored(tasks: Sequence[Task]) -> dict[int, StoredOcr]:
-    """Return the stored OCR results of the tasks that failed after OCR, by task id. Raises StorageUnavailable."""
+    """Return the stored OCR results of the tasks that failed after OCR, by task ID. Raises StorageUnavailable."""
     after = [task for task in tasks if (task.error or {}).get("stage") == Stage.POSTPROCESS]
     with ThreadPoolExecutor(READERS) as pool:
         found = pool.map(find_or_none, after)

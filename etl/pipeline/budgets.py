@@ -91,7 +91,7 @@ def state(user_id: int, rule_id: int) -> TokenState:
 
 
 def of_rules(user: User) -> dict[int, TokenState]:
-    """Return the budgets of the rules that a user sees in lists, by rule id.
+    """Return the budgets of the rules that a user sees in lists, by rule ID.
 
     These are the budgets that staff set and, with ETL_RULE_DAILY_TOKENS, those of all rules used today.
     """

@@ -112,7 +112,7 @@ def write(state: RunState, result: dict[str, Any] | None) -> bool:
 def record_many(states: Iterable[RunState]) -> None:
     """Write the ends of tasks without results, and then the ends of their batches, in one transaction.
 
-    Rows are locked in the order of their ids, before batches, so that two such transactions cannot deadlock. Tasks
+    Rows are locked in the order of their IDs, before batches, so that two such transactions cannot deadlock. Tasks
     whose rows already have an end are left to recovery.
     """
     with transaction.atomic():

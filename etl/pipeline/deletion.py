@@ -45,7 +45,7 @@ def delete(task: Task, *, user: User, message: str, is_forced: bool = False) -> 
     """Delete a task for a user, with a record in the audit log.
 
     A waiting task is cancelled first and, with `is_forced`, a running task too. Call outside transactions.
-    Raises NotDeletable, ChangedMeanwhile, NoSuchTask and RunStateUnavailable.
+    Raises NotDeletable, ChangedMeanwhile, NoSuchTask, and RunStateUnavailable.
     """
     if not task.has_ended:
         cancel(task, is_forced=is_forced)

@@ -66,7 +66,7 @@ def connection() -> Connection:
 def wake(*, task_id: int, stage: Stage, delay: float = 0, broker: Connection | None = None) -> str:
     """Send the chain from this stage on, and record the message in the run-state.
 
-    Return the id of the first message, or "" if the broker did not accept it in time. Recovery then resends it.
+    Return the ID of the first message, or "" if the broker did not accept it in time. Recovery then resends it.
     `delay`: in seconds. `broker`: a connection to share between many messages.
     """
     with nullcontext(broker) if broker else connection() as connected:

@@ -11,7 +11,7 @@ log = structlog.get_logger(__name__)
 
 
 def find(owner: Task | RunState, sha256: str) -> int | None:
-    """Return the id of the newest earlier task with these bytes. Raises Django's errors."""
+    """Return the ID of the newest earlier task with these bytes. Raises Django's errors."""
     return Task.objects.filter(pk__lt=owner.task_id).newest_duplicate(user_id=owner.user_id, sha256=sha256)
 
 

@@ -142,9 +142,9 @@ def find_open(task_id: int) -> TaskIdentity | None:
 
 
 def begin(stage: Stage, task: TaskIdentity, *, job_id: str) -> TransitionResult:
-    """Start the stage. While Redis is unavailable, retry briefly with the same transition id.
+    """Start the stage. While Redis is unavailable, retry briefly with the same transition ID.
 
-    The id makes the retry safe: Redis may have made the transition although its reply was late. Raises Unavailable.
+    The ID makes the retry safe: Redis may have made the transition although its reply was late. Raises Unavailable.
     """
     transition_id = runstate.new_id()
     until = time.monotonic() + min(BEGIN_SECONDS, settings.SLUICE.etl_lease_seconds / 3)
@@ -303,7 +303,7 @@ class StageRun:
         return "lost"
 
     def retry_while_leased(self, call: Callable[[str], T]) -> T:
-        """Call with a transition id. While Redis is unavailable, retry until the lease is lost, and once after that.
+        """Call with a transition ID. While Redis is unavailable, retry until the lease is lost, and once after that.
 
         The last try is needed because a transition whose reply was lost has already released the lease.
         """

@@ -19,7 +19,7 @@ from django.utils.http import parse_etags
 from config.platform import exact_json
 from config.platform.db import clock
 from config.platform.http import audit
-from config.platform.http.problems import BadInput, InputError, NotFound, Problem, require_first
+from config.platform.http.problems import BadInput, InputError, Problem, require_first
 from etl import runstate
 from etl.core.json_changes import ABSENT, Pair, merge_patch, pairs
 from etl.core.states import Status
@@ -139,7 +139,7 @@ def remove_approval(task: Task, *, user: User) -> Task:
 def locked(task: Task, if_match: str | None) -> Iterator[Task]:
     """Lock the row of a completed task in a transaction, and delete its run-state before the commit.
 
-    Raises NotFound, NotCompleted, Stale, RunStateUnavailable and StorageUnavailable.
+    Raises NotFound, NotCompleted, Stale, RunStateUnavailable, and StorageUnavailable.
     """
     try:
         ended = actions.require_ended(task)
@@ -149,7 +149,7 @@ def locked(task: Task, if_match: str | None) -> Iterator[Task]:
         raise NotCompleted
     with transaction.atomic():
         rows = Task.objects.select_for_update().filter(pk=task.pk)
-        row = require_first(rows, NotFound("Task not found"))
+        row = require_first(rows, actions.NoSuchTask())
         if row.status != Status.COMPLETED:
             raise NotCompleted  # it was retried in the meantime
         require_match(if_match, tag_of(row.run, row.review.corrections))

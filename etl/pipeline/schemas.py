@@ -59,7 +59,7 @@ CITATIONS = {
 
 
 def result_shape(kind: str | list[str]) -> dict[str, Any]:
-    """Return the schema of a result. `kind`: the type of file keys and provider ids, which are null in rule tests."""
+    """Return the schema of a result. `kind`: the type of file keys and provider IDs, which are null in rule tests."""
     return {
         **OBJECT,
         "required": ["markdown_s3_key", "provider_task_id", "metadata"],
@@ -355,7 +355,7 @@ class CancelledTask(TypedDict):
 
 @extend_schema_field(result_shape(["string", "null"]))
 class TrialResultField(serializers.JSONField):
-    """The `result` that a task would have. File keys and provider ids are null."""
+    """The `result` that a task would have. File keys and provider IDs are null."""
 
 
 class TrialUsage(TypedDict):

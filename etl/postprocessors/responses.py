@@ -190,9 +190,9 @@ def evidence_of(given: Any) -> dict[str, Evidence]:
 
 
 def plain_pointer(pointer: str) -> str:
-    """Return a pointer in standard form. Some models write `#/total` or `total`."""
+    """Return a pointer in standard form. Some models write `#/total` or `total`. "" is the whole data."""
     pointer = pointer.removeprefix("#")
-    return pointer if pointer.startswith("/") else f"/{pointer}"
+    return pointer if not pointer or pointer.startswith("/") else f"/{pointer}"
 
 
 def page_of(given: Any) -> int:

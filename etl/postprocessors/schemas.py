@@ -15,7 +15,7 @@ from rules.schema.subschemas import ANCHORS, LISTS, MAPS, SINGLE, Parts
 Schema = dict[str, Any]
 ROOT_COPY = "_whole"  # the name of the definition that contains the rule's schema in the schema of a piece
 ITEMS = frozenset({"items", "prefixItems", "additionalItems"})
-DEFINITION_KEYWORDS = {"$defs", "definitions"}
+DEFINITION_KEYWORDS = ("$defs", "definitions")
 SAFE_IN_REFERENCES = "/~!$&'()*+,;=:@"  # characters that need no percent-encoding
 MAX_STEPS = 200  # references and alternatives to follow for one pointer
 
@@ -121,13 +121,13 @@ class PieceSchema:
         result: Schema = self.relaxed(
             {name: self.root[name] for name in self.root if name not in DEFINITION_KEYWORDS}, ""
         )
-        for home in DEFINITION_KEYWORDS & self.root.keys():
-            result[home] = dict(as_map(self.root[home]))
-            pending = dict(result[home])
-            while found := [name for name in pending if self.refers_to(join(f"/{home}", name))]:
-                for name in found:
-                    result[home][name] = self.relaxed(pending.pop(name), join(f"/{home}", name))
-        return result
+        definitions = {home: dict(as_map(self.root[home])) for home in DEFINITION_KEYWORDS if home in self.root}
+        pending = {join(f"/{home}", name): (home, name) for home in definitions for name in definitions[home]}
+        while found := [pointer for pointer in pending if self.refers_to(pointer)]:
+            for pointer in found:
+                home, name = pending.pop(pointer)
+                definitions[home][name] = self.relaxed(definitions[home][name], pointer)
+        return result | definitions
 
     def refers_to(self, pointer: str) -> bool:
         return any(each == f"#{pointer}" or each.startswith(f"#{pointer}/") for each in self.references)
@@ -327,7 +327,7 @@ def pointers_of_lists(guide: Guide, pointer: str = "", levels: int = 4) -> Itera
 
 def applied(root: Schema, schema: Any, through: tuple[str, ...] = ("allOf", "anyOf", "oneOf")) -> Iterator[Schema]:
     """Yield the schemas that apply to the same value as this one, in order and without duplicates."""
-    pending, seen = [schema], dict[int, Schema]()  # keeps the schemas alive, so that their ids are not reused
+    pending, seen = [schema], dict[int, Schema]()  # keeps the schemas alive, so that their IDs are not reused
     while pending and len(seen) < MAX_STEPS:
         each = pending.pop(0)
         if not isinstance(each, dict) or id(each) in seen:

@@ -112,7 +112,7 @@ class Conversion:
             return enum_of(schema["enum"] if "enum" in schema else [schema["const"]], nullable=nullable)
         given = schema.get("type")
         kinds = list(dict.fromkeys(as_list(given) or [given]))
-        if not kinds or any(kind not in TYPES for kind in kinds):
+        if any(kind not in TYPES for kind in kinds):
             raise NotStrict
         kinds += ["null"] if nullable and "null" not in kinds else []
         simple = [kind for kind in kinds if kind not in ("array", "object")]

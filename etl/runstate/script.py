@@ -134,7 +134,7 @@ def log_unreadable(task_id: int, reason: str) -> None:
 
 
 def scan_open(*, size: int, max_batches: int) -> Iterator[list[int]]:
-    """Yield the ids of tasks with an open run-state, in batches. Raises Unavailable.
+    """Yield the IDs of tasks with an open run-state, in batches. Raises Unavailable.
 
     `max_batches`: the maximum number of batches, of about `size` keys each. A warning is logged if there are more.
     """
@@ -148,7 +148,7 @@ def scan_open(*, size: int, max_batches: int) -> Iterator[list[int]]:
 
 
 def scan_all(*, size: int) -> Iterator[list[int]]:
-    """Yield the ids of tasks with a run-state, in batches; SCAN may repeat some. Raises Unavailable."""
+    """Yield the IDs of tasks with a run-state, in batches; SCAN may repeat some. Raises Unavailable."""
     prefix, cursor = key_of(0)[:-1], 0
     while True:
         with translate_errors():
@@ -197,7 +197,7 @@ class TransitionResult(NamedTuple):
 
 
 def new_id() -> str:
-    """Return a new transition id. A repeated id returns the first verdict, so transitions can be retried safely."""
+    """Return a new transition ID. A repeated ID returns the first verdict, so transitions can be retried safely."""
     return secrets.token_hex(8)
 
 

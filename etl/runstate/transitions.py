@@ -67,10 +67,10 @@ def create(
 ) -> TransitionResult:
     """Create the run-state of a task, and replace one with a smaller generation.
 
-    `started`: a worker may have started already, so the task cannot be cancelled. `again`: also replace one with the
-    same generation. `facts`: more fields, as strings. The verdict is SAME or NEWER if the task has a run-state with
-    this or a greater generation. A run-state of another task with the same id, whose row was lost, is replaced. Raises
-    Unavailable.
+    `started`: a worker may have started already, so the task cannot be cancelled during OCR without `force`. `again`:
+    also replace one with the same generation. `facts`: more fields, as strings. The verdict is SAME or NEWER if the
+    task has a run-state with this or a greater generation. A run-state of another task with the same ID, whose row was
+    lost, is replaced. Raises Unavailable.
     """
     more = {"status": status or task.status, "started": int(started), **(facts or {})}
     return move(task.pk, **creation(task, stage=stage, again=again, more=more))
@@ -142,7 +142,7 @@ def forget_many(tasks: Iterable[TaskIdentity]) -> None:
 
 
 def record_message(task_id: int, *, job_id: str, delay: float = 0) -> None:
-    """Record the id of a wake-up message and when it is due. Raises Unavailable."""
+    """Record the ID of a wake-up message and when it is due. Raises Unavailable."""
     move(task_id, set={"job_id": job_id}, woken=delay)
 
 
@@ -152,7 +152,7 @@ def mark_unsent(task_ids: Iterable[int]) -> None:
 
 
 def record_messages(job_ids: Mapping[int, str]) -> None:
-    """Record the ids of wake-up messages that are due at once, by task. Raises Unavailable."""
+    """Record the IDs of wake-up messages that are due at once, by task. Raises Unavailable."""
     move_many({task_id: {"set": {"job_id": job_id}, "woken": 0} for task_id, job_id in job_ids.items()})
 
 
@@ -213,7 +213,7 @@ def record_progress(state: RunState, percent: int, *, step: str = "") -> Verdict
 
 
 def record_provider_task(state: RunState, provider_task_id: str) -> Verdict:
-    """Record the provider's id of its task. Raises Unavailable."""
+    """Record the provider's ID of its task. Raises Unavailable."""
     return move(
         state.task_id, **lease_conditions(state), set={"provider_task_id": provider_task_id}, visible=True
     ).verdict

@@ -297,7 +297,7 @@ def expired_slots(expired: int, reaped: datetime | None) -> str:
     return f"{expired} of lost workers: released after their calls are terminated"
 
 
-# Returns at most one row per slot. The chunks of a batch run in the order of their ids, so the first one is running.
+# Returns at most one row per slot. The chunks of a batch run in the order of their IDs, so the first one is running.
 CALLS = """
 SELECT s.backend, s.job_id, d.name AS dataset, c.key, c.effective_date, clock_timestamp() - c.started_at AS since
 FROM exports_slot s

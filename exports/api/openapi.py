@@ -1,6 +1,6 @@
 """OpenAPI texts, parameters, and examples of the operations on exports.
 
-Most constants are keyword arguments of `extend_schema`. The views add the operation id, the request, and the problems.
+Most constants are keyword arguments of `extend_schema`. The views add the operation ID, the request, and the problems.
 Requests do not use this module.
 """
 
@@ -222,10 +222,10 @@ NO_MORE_EVENTS = OpenApiResponse(
 
 LINK: dict[str, Any] = {
     "summary": "Create a one-time link",
-    "description": """Creates a new link if the previous one was used or has expired, or if another client needs it, any
-number of times until `deliveryExpiresAt`. It works once, for some minutes, from the network and with the User-Agent of
-the client that creates it. The previous link is revoked. Only the owner can create links. 409 `not_ready`: wait until
-the export ends. 410 `receipt_expired`: use `POST …/replay`.""",
+    "description": """Creates a new link and revokes the previous one. Use it if the previous link was used or has
+expired, or if another client needs one, any number of times until `deliveryExpiresAt`. A link works once, for some
+minutes, from the network and with the User-Agent of the client that creates it. Only the owner can create links. 409
+`not_ready`: wait until the export ends. 410 `receipt_expired`: use `POST …/replay`.""",
     "tags": DOWNLOADS,
     "examples": [response_example("Link", examples.LINK)],
 }

@@ -36,7 +36,7 @@ class ExportFilter:
         if self.status:
             jobs = jobs.filter(status=self.status)
         if self.dataset:
-            # Filter by id: with a join by name, Postgres cannot estimate the rows, and reads every job of the user.
+            # Filter by ID: with a join by name, Postgres cannot estimate the rows, and reads every job of the user.
             jobs = jobs.filter(dataset__in=list(Dataset.objects.filter(name=self.dataset)))
         if self.schedule:
             jobs = jobs.filter(schedule_id=self.schedule)

@@ -152,6 +152,7 @@ PERMANENT_DETAILS = (
     "two columns have ",
     "the function returns no ",
     "column ",
+    "the files have different columns",
     "The results have more than ",
 )
 

@@ -472,7 +472,7 @@ class SeekableFile(io.RawIOBase):
 
 
 def chunks_without_file(job: Job) -> list[int]:
-    """Return the ids of the chunks whose object was replaced or deleted, and whose bytes aren't in a pack either."""
+    """Return the IDs of the chunks whose object was replaced or deleted, and whose bytes aren't in a pack either."""
 
     def has_bytes(chunk: Chunk) -> bool:
         return chunk.pack is not None or ((head := storage.head(chunk.path)) is not None and head.etag == chunk.etag)

@@ -1,6 +1,6 @@
 """One-time links: they are bound to a client, can be revoked, and are redeemed by a single UPDATE.
 
-The token of a link is its signed id. So no secret is stored, and the owner can see the link again until it is used. S3
+The token of a link is its signed ID. So no secret is stored, and the owner can see the link again until it is used. S3
 has no one-time URLs: redeeming a link returns a presigned URL of the object that is valid for at most a minute.
 """
 
@@ -207,7 +207,7 @@ def peek(job_id: UUID, token: str, client: LinkClient) -> Receipt:
 
 
 def read_token(token: str) -> UUID | None:
-    """Return the link's id if the signature is valid."""
+    """Return the link's ID if the signature is valid."""
     try:
         return UUID(hex=signer.unsign(token))
     except (signing.BadSignature, ValueError):

@@ -42,7 +42,7 @@ class NotReplayable(Problem):
 
 # ---- Retry ----------------------------------------------------------------------------------------------------------
 
-# Chunks are locked before the job and in the order of their ids, as in all statements. The condition on the job makes
+# Chunks are locked before the job and in the order of their IDs, as in all statements. The condition on the job makes
 # the second of two retries a no-op, even if it waited until the chunks of the first retry had failed again, which its
 # snapshot does not show. With `only`, some of the failed chunks are retried; when these have ended, the job fails again
 # because of the others. The retried chunks rank behind the waiting chunks of their owner, like those of a new job: with
@@ -94,7 +94,7 @@ def retry(job: Job, *, only: Collection[int] | None = None) -> int:
     """Queue the failed chunks of a failed job again, with a full set of attempts. Return their number.
 
     They are charged again. A job that failed while its files were bundled has no failed chunks: only bundling is
-    retried then, free of charge. `only`: the ids of the chunks to retry, all of which must have failed. Raises
+    retried then, free of charge. `only`: the IDs of the chunks to retry, all of which must have failed. Raises
     AccessRemoved, NotFailed, and QuotaExceeded, and changes nothing in these cases.
     """
     access.require(job)

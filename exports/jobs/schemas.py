@@ -128,7 +128,7 @@ class JobSummary(TypedDict):
     delivery: Annotated[str, choices(DeliveryKind)]
     columns: Annotated[list[str] | None, "Selected columns, in their order. Null: all columns of the dataset."]
     scheduleId: Annotated[Uuid | None, "Schedule that created the job."]
-    plannedAt: Annotated[datetime | None, "Planned time of the schedule. Null for a run that a user started."]
+    plannedAt: Annotated[datetime | None, "Planned time of the schedule. Null for manual runs, and without a schedule."]
     createdAt: datetime
     startedAt: datetime | None
     finishedAt: datetime | None

@@ -495,7 +495,7 @@ def as_export_error(code: str | None, message: str = "") -> ExportError:
 
 
 def class_of(code: str | None) -> type[ExportError]:
-    """Return the error class for a SQLSTATE, which is None if the connection failed or broke."""
+    """Return the error class for an SQLSTATE, which is None if the connection failed or broke."""
     if code is None or code.startswith(UNREACHABLE):
         return SourceUnavailable
     if code == QUERY_CANCELED:

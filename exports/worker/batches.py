@@ -171,7 +171,7 @@ class Batch:
             raise
 
     def _split(self) -> None:
-        """Put unstarted chunks back into the queue, and record the ended ones. Runs in a separate thread."""
+        """Put waiting chunks back into the queue, and record the ended ones. Runs in a separate thread."""
         with self._lock:
             rest, self._waiting = list(self._waiting), deque()
             self._is_split = True

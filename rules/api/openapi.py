@@ -1,6 +1,6 @@
 """OpenAPI texts, parameters, and examples of the operations on rules.
 
-Most constants are keyword arguments of `operation`. The views add the operation id, the request, and the problems.
+Most constants are keyword arguments of `operation`. The views add the operation ID, the request, and the problems.
 Requests do not use this module.
 """
 

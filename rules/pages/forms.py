@@ -46,7 +46,7 @@ class FormError:
 
     @property
     def target(self) -> str:
-        """The id of the input."""
+        """The ID of the input."""
         return f"id_{self.field}" if self.field in FIELDS else self.field
 
 

@@ -18,7 +18,7 @@ LIMIT = 120.0  # seconds within which a request must be accepted
 class Load:
     """The clients and their results.
 
-    `accepted` maps each Idempotency-Key to a task id. `failures` are responses that must not occur.
+    `accepted` maps each Idempotency-Key to a task ID. `failures` are responses that must not occur.
     """
 
     url: Callable[[], str]

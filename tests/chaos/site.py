@@ -43,9 +43,9 @@ MEASUREMENTS = PROJECT / ".local" / "chaos.jsonl"
 class DeliberateChanges:
     """Deliberate actions of a test, which the invariants accept.
 
-    `retried` and `retried_tasks`: ids of jobs and document tasks that a user retried. `redone`: jobs export to the same
+    `retried` and `retried_tasks`: IDs of jobs and document tasks that a user retried. `redone`: jobs export to the same
     paths, so that chunks whose files are missing return to the queue before their job ends. `absences`: usernames, each
-    with the times at which the user was deactivated and activated. `undelivered`: ids of jobs whose events the test
+    with the times at which the user was deactivated and activated. `undelivered`: IDs of jobs whose events the test
     marked as announced.
     """
 

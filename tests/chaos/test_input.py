@@ -70,7 +70,7 @@ class Exchange:
 
 
 def request_values(site: Site, receiving: Receiver) -> dict[str, list[Any]]:
-    """Return values for requests: ids of objects in different states, and ids that do not exist."""
+    """Return values for requests: IDs of objects in different states, and IDs that do not exist."""
     site.dataset("flights")  # as in the schema's examples
     site.source.behave("EWR", error=True)
     done, failed = site.submit("JFK"), site.submit("EWR")

@@ -31,7 +31,7 @@ def check(receivers: Iterable[Receiver], allowed: DeliberateChanges) -> None:
 
 
 def deliveries_of_jobs() -> Deliveries:
-    """Return the deliveries by webhook and job. The body has the job's id also after the job was deleted."""
+    """Return the deliveries by webhook and job. The body has the job's ID also after the job was deleted."""
     found: Deliveries = defaultdict(list)
     for row in Delivery.objects.filter(type__in=EVENT_TYPES.values()).order_by("seq"):
         found[row.webhook_id, data_of(row)["jobId"]].append(row)

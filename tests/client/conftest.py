@@ -42,7 +42,7 @@ class CommandResult:
 
     @property
     def word(self) -> str:
-        """The last line of stdout: an id or a path."""
+        """The last line of stdout: an ID or a path."""
         return self.text.splitlines()[-1]
 
     @property

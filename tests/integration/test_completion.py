@@ -36,6 +36,7 @@ from config.platform.db import identity, sql
 from config.platform.heartbeat import LeaseLost
 from config.platform.storage import uploads
 from exports.api import event_hub
+from exports.core.errors import explain
 from exports.core.planning import Dialect, Pair, Shape
 from exports.delivery import bundles, chunk_files, links, packs, receipts
 from exports.delivery.links import ReceiptExpired
@@ -1468,6 +1469,7 @@ def test_files_with_different_columns_are_not_joined(
     job.refresh_from_db()
     assert (job.status, job.error_code) == ("failed", "EXPORT_BUNDLE_FAILED")
     assert "different columns" in job.error_detail
+    assert explain(job.error_code, job.error_detail)["retryable"] is False
 
 
 @pytest.mark.parametrize("form", ["jsonl", "json"])

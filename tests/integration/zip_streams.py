@@ -10,7 +10,7 @@ LOCAL, DESCRIPTOR, CENTRAL = b"PK\x03\x04", b"PK\x07\x08", b"PK\x01\x02"
 HAS_DESCRIPTOR = 1 << 3
 STORED, DEFLATED = 0, 8
 MAX_SIZE = 0xFFFFFFFF
-ZIP64 = 1  # the id of the extra field
+ZIP64 = 1  # the ID of the extra field
 
 
 class LocalHeader(NamedTuple):

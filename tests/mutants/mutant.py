@@ -8,7 +8,7 @@ from pathlib import Path
 class Mutant:
     """A replacement of `old`, which occurs once in `file`, by `new`. One of `tests` must fail with it.
 
-    `name`: the mutant's effect, as an imperative. `tests` are pytest node ids; a file stands for all its tests.
+    `name`: the mutant's effect, as an imperative. `tests` are pytest node IDs; a file stands for all its tests.
     """
 
     name: str

@@ -72,8 +72,13 @@ def doctor(environment: dict[str, str], *options: str) -> tuple[int, dict[str, A
 
 
 def failed_checks(document: dict[str, Any]) -> dict[str, str]:
-    """Return the text of each check whose level is not ok."""
-    return {line["check"]: f"{line['state']} {line['do']}" for line in document["findings"] if line["level"] != "ok"}
+    """Return the texts of each check that has findings whose level is not ok."""
+    texts: dict[str, str] = {}
+    for line in document["findings"]:
+        if line["level"] != "ok":
+            earlier = f"{texts[line['check']]} " if line["check"] in texts else ""
+            texts[line["check"]] = f"{earlier}{line['state']} {line['do']}"
+    return texts
 
 
 # ---- A whole installation -------------------------------------------------------------------------------------------

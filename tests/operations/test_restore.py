@@ -301,7 +301,7 @@ def assert_unknown_objects_removed(site: Site, scenario: RestoreScenario) -> Non
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("is_redis_lost", [False, True], ids=["with Redis", "without Redis"])
 def test_a_document_never_gets_the_text_of_a_lost_one(site: Site, *, is_redis_lost: bool) -> None:
-    """Without `reconcile`, the id of the lost document is issued again. Redis and the bucket still have its data."""
+    """Without `reconcile`, the ID of the lost document is issued again. Redis and the bucket still have its data."""
     site.start_web()
     site.start_worker(BOTH_QUEUES)
     create_extension(site)

@@ -510,7 +510,7 @@ def test_a_delivery_can_be_ended_during_a_storage_outage(operator: Operator, fin
 def test_leaked_tokens_can_be_revoked(operator: Operator, api: APIClient, bob: User) -> None:
     AuthToken.objects.create(bob)
     assert api.get("/exports").status_code == 200
-    assert "Revoked 1 tokens" in operator.execute("a-link-leaked", "revoke-tokens", USERNAME="alice")
+    assert "Revoked 1 token." in operator.execute("a-link-leaked", "revoke-tokens", USERNAME="alice")
     assert api.get("/exports").status_code == 401
     assert AuthToken.objects.get().user == bob
     operator.execute("keys-are-rotated", "revoke-tokens", USERNAME="bob")

@@ -192,6 +192,7 @@ def test_a_wake_up_message_between_workers_carries_no_trace(
     wait_until(lambda: Job.objects.get(pk=job).status == "failed")
     wait_until(lambda: len(traced.named("chunk")) == 2)
     assert {span.trace for span in traced.named("chunk")} == {TRACE}
+    wait_until(lambda: traced.named("publish exports.run_chunks") and traced.named("run exports.run_chunks"))
     one(traced.named("publish exports.run_chunks"))
     one(traced.named("run exports.run_chunks"))
 

@@ -233,15 +233,19 @@ def test_profiles_have_short_names(identifier: str, name: str) -> None:
 
 
 # ---- Messages -------------------------------------------------------------------------------------------------------
+NO_ITEMS: dict[str, Any] = {"lines": [], "taxes": [], "notes": []}
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"syntax": "fatturapa"},
         {"profile": 3},
         {"errors": [{"code": "<b>", "detail": ""}]},
-        {"data": {"lines": [{"net_amount": "1e9"}]}},
-        {"data": {"lines": {"id": 3}}},
-        {"data": {"number": ["a"]}},
+        {"data": {**NO_ITEMS, "lines": [{"net_amount": "1e9"}]}},
+        {"data": {**NO_ITEMS, "lines": {"id": 3}}},
+        {"data": {**NO_ITEMS, "number": ["a"]}},
+        {"data": {"lines": [], "taxes": []}},
         {"data": []},
     ],
 )
@@ -249,6 +253,7 @@ def test_invalid_messages_of_the_reader_process_are_refused(change: dict[str, An
     """B41, B18"""
     message = read_einvoice(XML)
     assert einvoice_of(message).data["number"] == "EX-2024-0117"
+    assert einvoice_of(message | {"data": NO_ITEMS}).data == NO_ITEMS
     with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
         einvoice_of(message | change)
 

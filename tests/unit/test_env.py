@@ -221,7 +221,7 @@ def test_it_reports_all_missing_variables_together(read: Read, value: str | None
         ("EXPORT_BACKOFF_MAX_SECONDS", "inf", "Input should be a finite number"),
         ("ETL_RETRY_BACKOFF_MAX_SECONDS", "1.5", "is less than ETL_RETRY_BACKOFF_BASE_SECONDS"),
         ("ETL_STATE_TERMINAL_TTL_SECONDS", "86401", "is more than ETL_STATE_TTL_SECONDS"),
-        ("ETL_ARQ_QUEUE_NAME", "hunter2 queue", "is not a name of letters, digits, dots and dashes"),
+        ("ETL_ARQ_QUEUE_NAME", "hunter2 queue", "is not a name of letters, digits, dots, dashes, and underscores"),
         ("ETL_OCR_PROVIDER", "hunter2", "is not local, mineru, or a dotted path"),
         ("ETL_MINERU_TIER", "hunter2!", "is not a word such as basic"),
         ("ETL_REDIS_URL", "http://hunter2", NO_REDIS),

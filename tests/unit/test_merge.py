@@ -255,6 +255,17 @@ def test_each_kind_of_local_reference_can_be_used_in_pieces(reference: str, name
     assert Guide.of(schema).member("head").member("a").is_of("string")
 
 
+@pytest.mark.parametrize(("outer", "inner"), [("$defs", "definitions"), ("definitions", "$defs")])
+def test_definitions_may_refer_to_those_of_the_other_keyword(outer: str, inner: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"head": {"$ref": f"#/{outer}/head"}},
+        outer: {"head": {"type": "object", "properties": {"seller": {"$ref": f"#/{inner}/party"}}}},
+        inner: {"party": {"type": "object", "required": ["name"]}},
+    }
+    assert json_schema.errors(checked_for_pieces(schema), {"head": {"seller": {}}}) == []
+
+
 def test_items_without_a_key_stay_as_they_are() -> None:
     """A regression test: members that may be null in only one of several alternatives were removed, which made the item
     invalid. Each item has been validated in its piece, so it is kept unchanged."""

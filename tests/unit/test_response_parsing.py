@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from config.platform import exact_json
-from etl.postprocessors.responses import NotJson, evidence_of, parse, readings
+from etl.postprocessors.responses import Evidence, NotJson, evidence_of, parse, readings
 
 
 @pytest.mark.slow
@@ -33,6 +33,13 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
     with suppress(NotJson):
         read = parse(text)
         assert exact_json.loads(exact_json.dumps(read)) == read
+
+
+def test_evidence_may_be_for_the_whole_data() -> None:
+    """B10: for a rule whose data is a single value."""
+    for pointer in ("", "#", "/data", "#/data", "data"):
+        (answer, *_) = readings({"data": "a", "evidence": {pointer: {"page": 2, "quote": "a"}}}, has_data=False)
+        assert answer.evidence_for("") == Evidence(page=2, quote="a")
 
 
 def test_blank_lines_before_a_code_fence_take_linear_time() -> None:

@@ -32,6 +32,11 @@ def effective(defaults: Mapping[str, str], given: Mapping[str, str]) -> dict[str
     return {name: value for name, value in defaults.items() if not from_shell.get(f"{name}{FILE_SUFFIX}")} | from_shell
 
 
+def of_processes(root: Path, defaults: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the complete environment of the processes. Of a killed worker, temporary files remain in `root`."""
+    return {"TMPDIR": str(root / "tmp"), **given, **effective(defaults, given)}
+
+
 def write(path: Path, variables: Mapping[str, str]) -> None:
     """Write `KEY=value` lines for a shell."""
     write_private(path, "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items()))

@@ -83,8 +83,7 @@ def running(
         defaults = environment.defaults(started)
         if sso:
             defaults |= cleanup.enter_context(provider(root, started.kept))
-        # A killed worker leaves its temporary files here instead of in /tmp.
-        complete = {"TMPDIR": str(root / "tmp"), **defaults, **given}
+        complete = environment.of_processes(root, defaults, given)
         token = prepare(started, complete)
         stack = new_stack(started, complete, workers)
         cleanup.callback(stop, stack)

@@ -41,7 +41,7 @@ def orphans(leader: int, *, title: str = "") -> list[int]:
     Celery's children end with their parent, except for one that was just forked. A Postgres backend first finishes its
     query.
     """
-    # The kernel does not reuse a pid that is still a session id: a process with this pid means an unrelated session.
+    # The kernel does not reuse a pid that is still a session ID: a process with this pid means an unrelated session.
     return [
         pid
         for pid, _, session in all_processes()

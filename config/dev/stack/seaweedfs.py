@@ -22,6 +22,7 @@ from config.dev.stack.orphan_watchdog import PROJECT, watchdog
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process, StackError
 from config.dev.stack.server import LocalServer
+from config.env import FILE_SUFFIX, content
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -39,6 +40,15 @@ ADMIN = ["Admin", "Read", "Write", "List"]
 IAM = PROJECT / "docs" / "iam"
 
 
+def given_key(given: Mapping[str, str], name: str) -> str:
+    """Return a key from the shell's variable or the file that the shell names, or "". Raises StackError."""
+    path = given.get(f"{name}{FILE_SUFFIX}")
+    try:
+        return content(path, conflicting="") if path else given.get(name, "")
+    except ValueError as error:
+        raise StackError(f"{name}{FILE_SUFFIX} {error}") from None
+
+
 class SeaweedFS(LocalServer):
     """A SeaweedFS server. `given`: the variables of the shell, whose bucket and keys take precedence."""
 
@@ -48,7 +58,7 @@ class SeaweedFS(LocalServer):
     def __init__(self, root: Path, kept: KeptSettings, *, durable: bool, given: Mapping[str, str]) -> None:
         super().__init__(root, kept, durable=durable)
         self.bucket = given.get("S3_BUCKET") or BUCKET
-        self.keys = {name: given.get(name) or kept.secret(name) for name in KEYS}
+        self.keys = {name: given_key(given, name) or kept.secret(name) for name in KEYS}
         # The operator's keys, used to create the bucket and its rules.
         self.operator = kept.secret("S3_OPERATOR_ACCESS_KEY_ID"), kept.secret("S3_OPERATOR_SECRET_ACCESS_KEY")
 

@@ -109,7 +109,7 @@ def respond_by_path(problem: Problem, request: HttpRequest) -> HttpResponse:
 class ProblemMiddleware:
     """Middleware that responds to errors of views, the URL resolver, and inner middleware: with a problem, or a page.
 
-    It is outside of all middleware that can fail, and inside of `RequestMiddleware`, whose ids it uses.
+    It is outside of all middleware that can fail, and inside of `RequestMiddleware`, whose IDs it uses.
     """
 
     sync_capable = True

@@ -1,4 +1,4 @@
-"""Request ids, and log lines of requests with the route instead of the path and query."""
+"""Request IDs, and log lines of requests with the route instead of the path and query."""
 
 import re
 from collections.abc import Callable
@@ -14,9 +14,9 @@ VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def request_id(request: HttpRequest) -> str:
-    """Return the request's id: the client's X-Request-ID if it is valid, otherwise a new one.
+    """Return the request's ID: the client's X-Request-ID if it is valid, otherwise a new one.
 
-    Repeated calls return the same id.
+    Repeated calls return the same ID.
     """
     request.META[HEADER] = valid = valid_id_or_new(str(request.META.get(HEADER, "")))
     return valid
@@ -27,9 +27,9 @@ def valid_id_or_new(given: str) -> str:
 
 
 class RequestMiddleware(middlewares.RequestMiddleware):
-    """django-structlog's middleware with validated ids, X-Request-ID, routes, and codes of problems.
+    """django-structlog's middleware with validated IDs, X-Request-ID, routes, and codes of problems.
 
-    It requires DJANGO_STRUCTLOG_TRUST_UPSTREAM_REQUEST_ID: `request_id` has validated the trusted id.
+    It requires DJANGO_STRUCTLOG_TRUST_UPSTREAM_REQUEST_ID: `request_id` has validated the trusted ID.
     """
 
     def prepare(self, request: HttpRequest) -> None:
@@ -41,7 +41,7 @@ class RequestMiddleware(middlewares.RequestMiddleware):
     ) -> None:
         if "job_id" in kwargs:
             structlog.contextvars.bind_contextvars(job_id=str(kwargs["job_id"]))
-        if "task_id" in kwargs:  # in log lines, `task_id` is the id of Celery's task
+        if "task_id" in kwargs:  # in log lines, `task_id` is the ID of Celery's task
             structlog.contextvars.bind_contextvars(etl_task_id=kwargs["task_id"])
 
     def handle_response(self, request: HttpRequest, response: HttpResponse) -> None:

@@ -76,7 +76,7 @@ LAST_EVENT_ID = OpenApiParameter(
     "Last-Event-ID",
     str,
     "header",
-    description="Id of the last event that the client received; the stream resumes after it. Without it, or if the "
+    description="ID of the last event that the client received; the stream resumes after it. Without it, or if the "
     "service cannot resume there, the stream starts with `snapshot`.",
 )
 
@@ -165,7 +165,7 @@ class EventHub(Generic[Subject]):
         if self.task is None:
             graceful_shutdown.register(end_all)
             graceful_shutdown.watch()
-            # A new context: the current one has the first listener's request ids for logs, and its thread.
+            # A new context: the current one has the first listener's request IDs for logs, and its thread.
             self.task = asyncio.get_running_loop().create_task(self.run(), context=Context())
 
     def remove(self, listener: Listener[Subject]) -> None:

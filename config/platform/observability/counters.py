@@ -1,6 +1,6 @@
 """Counters in files that web processes and workers share through PROMETHEUS_MULTIPROC_DIR.
 
-prometheus_client names these files by process id. In containers, process ids repeat, and two processes that write to
+prometheus_client names these files by process ID. In containers, process IDs repeat, and two processes that write to
 one file lose counts. Without containers, each restart leaves files behind, and each scrape reads all of them. Here, a
 process uses the smallest number whose lock is free. The kernel releases the lock when the process exits, and the next
 process with this number adds to the same files.

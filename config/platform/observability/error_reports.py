@@ -1,7 +1,7 @@
 """Error reports to Sentry or a compatible server. Without SENTRY_DSN, they are off and the library is not loaded.
 
 Each exception that is logged at level ERROR is reported once, with the same data as its log line: classes and codes of
-exceptions, stacks without variables, and ids. Expected errors, such as refusals and retried attempts, are at most
+exceptions, stacks without variables, and IDs. Expected errors, such as refusals and retried attempts, are at most
 warnings in the log and are not reported.
 
 Only the client and transport of the library are used. Its integrations would collect requests, bodies, messages, and

@@ -1,7 +1,7 @@
-"""Logs: one JSON object per line on stderr, with ids for correlation and without private data.
+"""Logs: one JSON object per line on stderr, with IDs for correlation and without private data.
 
 An event is `{"action", "level", "logger", "timestamp", …ids and facts}`. Sluice's code logs one `action` word per
-event, as in `log.info("chunk_done", rows=12)`; messages of libraries get the action `library_message`. The ids
+event, as in `log.info("chunk_done", rows=12)`; messages of libraries get the action `library_message`. The IDs
 `request_id`, `job_id`, `chunk_id` come from structlog's context variables. With tracing, there is a `trace_id`.
 `request_finished` has the status as `code`, and the code of a problem response as `problem`: `rate_limited` and
 `quota_exceeded` are both 429.
@@ -47,7 +47,7 @@ LIBRARIES = {
     "django_structlog.celery": "WARNING",
 }
 SILENCED = (
-    # `request_finished` and `request_failed` have the same facts, with ids and without paths.
+    # `request_finished` and `request_failed` have the same facts, with IDs and without paths.
     *("django.request", "django.security.csrf", "django.server"),
     "uvicorn.access",  # its lines contain query strings, which include download links
     "celery.app.trace",  # it logs results and exception messages; `task_succeeded` and `task_failed` do not

@@ -40,7 +40,7 @@ def as_upload_failures() -> Iterator[None]:
 
 
 def with_write_id(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Add a random id to an object's metadata, so that the writer can recognize its object."""
+    """Add a random ID to an object's metadata, so that the writer can recognize its object."""
     return {**metadata, WRITE_ID: uuid4().hex}
 
 

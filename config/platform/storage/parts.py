@@ -163,7 +163,7 @@ class Multipart:
         self._senders: list[threading.Thread] = []
         self.id = ""
         try:
-            # After all allocations: if one failed, an upload with an unknown id could not be aborted.
+            # After all allocations: if one failed, an upload with an unknown ID could not be aborted.
             self.id = request(lambda: client().create_multipart_upload(Bucket=bucket(), Key=key, **headers))["UploadId"]
             for _ in range(SENDERS):
                 thread = threading.Thread(target=tracing.in_context(self._work), name="upload", daemon=True)

@@ -54,7 +54,7 @@ class Webhook(models.Model):
 
 
 class Delivery(models.Model):
-    """One event for one webhook. Its id is the `webhook-id` header."""
+    """One event for one webhook. Its ID is the `webhook-id` header."""
 
     class Status(models.TextChoices):
         PENDING = "pending"  # waits for its next attempt or, with a token, is being sent

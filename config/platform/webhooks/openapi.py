@@ -11,7 +11,7 @@ from config.platform.webhooks.schemas import WebhookTest
 HOOK_ID = "0197a3b1-88d4-4f9a-a3d7-0c0a6b1e5e44"
 DELIVERY_ID = "0197a3c5-3b7d-4d0f-8a56-97f5c3f0b9d2"
 HEADERS = {
-    "webhook-id": "Id of the delivery, the same for every attempt. Use it to ignore duplicates.",
+    "webhook-id": "ID of the delivery, the same for every attempt. Use it to ignore duplicates.",
     "webhook-timestamp": "Time of this attempt, in Unix seconds. Reject requests older than five minutes.",
     "webhook-signature": "`v1,` and a Base64 signature. For 24 hours after a rotation there are two, separated "
     "by a space.",
@@ -22,10 +22,10 @@ SAMPLES = {
     "webhook-signature": "v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4=",
 }
 CONTRACT = """Delivered at least once, with the headers of [Standard Webhooks](https://www.standardwebhooks.com). Verify
-the signature with one of its libraries: pass the secret, the headers and the raw body.
+the signature with one of its libraries: pass the secret, the headers, and the raw body.
 
 Respond with 2xx within 15 s, and process the event afterwards. Any other response is retried after 5 s, 5 min, 30 min,
-2 h, 5 h, 10 h, 14 h, 20 h and 24 h. 410 disables the webhook. Redirects are not followed."""
+2 h, 5 h, 10 h, 14 h, 20 h, and 24 h. 410 disables the webhook. Redirects are not followed."""
 RECEIVED = {"2XX": OpenApiResponse(description="The event was received.")}
 
 
@@ -50,7 +50,7 @@ TEST = OpenApiWebhook(
     extend_schema(
         operation_id="onTest",
         summary="Test delivery",
-        description="Sent by `POST /webhooks/{webhookId}/test` in one attempt. Signed like all deliveries.",
+        description="Sent by `POST /exports/webhooks/{webhookId}/test` in one attempt. Signed like all deliveries.",
         tags=["events"],
         request=WebhookTest,
         responses=RECEIVED,

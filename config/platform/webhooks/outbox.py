@@ -47,7 +47,7 @@ def publish(event_type: str, *, user_id: int, subject: str, seq: int, at: dateti
     made the change. Then the final state and its event are always committed together. `etl.pipeline.completion.write`
     is an example.
 
-    `subject`: a kind and an id, such as `batch:7`, in at most 64 characters. The kind is the URL name of its page,
+    `subject`: a kind and an ID, such as `batch:7`, in at most 64 characters. The kind is the URL name of its page,
     which the delivery log links to. `seq`: increases with each event of a subject. A webhook receives the events of one
     subject in this order. Publishing the same subject and number again adds no delivery. `data`: the current state, in
     the format of the API's `GET`. A delivery never reads the subject again.

@@ -39,7 +39,7 @@ class WebhookDelivery(TypedDict):
     jobId: Annotated[Uuid | None, "Set for events of an export, until it is deleted."]
     subject: Annotated[
         str | None,
-        "Set for events of a document, a batch, or a deleted export: its kind and id, such as `document:17`.",
+        "Set for events of a document, a batch, or a deleted export: its kind and ID, such as `document:17`.",
     ]
     status: Annotated[str, choices(Delivery.Status)]
     attempts: Annotated[int, "Attempts since the delivery was created or, after its end, last redelivered."]

@@ -258,7 +258,8 @@ def attempt(delivery: ClaimedDelivery) -> None:
         headers = signed_headers(delivery.id, delivery.body, secrets=delivery.secrets)
         response = request.post(delivery.url, body=delivery.body.encode(), headers=headers)
     except BaseException:
-        # The worker is shutting down. Another worker may retry immediately, and this attempt is not counted.
+        # The worker is shutting down, or the attempt could not be started. Another worker may start it immediately, and
+        # it is not counted.
         sql.rows(RELEASE, delivery=delivery.id, token=delivery.token)
         wake_senders()
         raise

@@ -9,7 +9,7 @@ from config.platform.db import clock
 
 
 def signed_headers(delivery_id: UUID, body: str, *, secrets: Iterable[str]) -> dict[str, str]:
-    """Return the headers: the delivery's id, the time of this attempt, and a signature with each secret.
+    """Return the headers: the delivery's ID, the time of this attempt, and a signature with each secret.
 
     Receivers reject a time that is minutes off, so it is read from the database's clock.
     """

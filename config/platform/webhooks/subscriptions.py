@@ -173,7 +173,7 @@ RETURNING status, attempts, available_at, finished_at, token
 
 
 def redeliver(delivery: Delivery) -> None:
-    """Send a delivery now, with the same id and bytes.
+    """Send a delivery now, with the same ID and bytes.
 
     The count of attempts restarts for a finished delivery, and continues for one that waits for its next attempt.
     Raises DeliveryPending, WebhookDisabled, and NoSuchDelivery.

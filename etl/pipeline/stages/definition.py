@@ -17,7 +17,7 @@ class StageDefinition:
     """The differences between the two stages.
 
     `find`: returns the stored output, if any. `warn`: adds warnings to a failure without output. `end`: the last
-    argument is the transition id. `span`: the percent of progress at the start and at the end.
+    argument is the transition ID. `span`: the percent of progress at the start and at the end.
     """
 
     run: Callable[[RunState, StageContext], Any]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from config.platform.http.pointers import unescaped
+from config.platform.plurals import counted
 from etl.core.stage_context import StageContext
 from etl.postprocessors.citations import columns, computed, mixed_rows
 from etl.postprocessors.citations.boxes import Boxes
@@ -246,7 +247,7 @@ def warn(claims: Iterable[Claim], citations: list[Citation], context: StageConte
     dropped = sum(map(is_unverified, citations))
     dropped += sum(bool(claim.evidence) and claim.pointer not in decided for claim in claims)
     if dropped and not is_seen:
-        detail = f"The model's evidence for {dropped} values was not found in the document and is omitted."
+        detail = f"The model's evidence for {counted(dropped, 'value')} was not found in the document and is omitted."
         context.warn("citation_unverified", detail)
     missing = [citation.claim.pointer for citation in citations if citation.match == NOT_FOUND]
     if missing:

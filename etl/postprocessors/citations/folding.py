@@ -19,7 +19,7 @@ QUOTES = str.maketrans({**dict.fromkeys("‐‑‒–—−", "-"), **dict.fromk
 BREAK = re.compile(r"(?<=[^\W\d_])[-‐][ \t]*\n[ \t]*")
 UNIT = re.compile(r"(?:^|[\d\s/])(?:[kcdm]?m|ft|in|yd)\Z")
 PRIVATE = 0xE000  # start of the private use area, whose characters replace exponents and fractions instead of digits
-MAX_WORD = 200  # characters up to which positions in a word are exact
+MAX_WORD = 200  # characters; positions in a longer word are not exact
 
 
 @dataclass(slots=True)

@@ -56,7 +56,6 @@ class Number:
     possible: tuple[Decimal, ...] = ()
     literal: str = ""
     signed: bool = False
-    has_dash: bool = False
     percent: bool = False
 
 
@@ -312,7 +311,6 @@ def number(found: FoundNumber, text: str, convention: Convention, *, language: s
         possible=maybe if is_sure else (*sure, *maybe),
         literal=literal if is_literal else "",
         signed=found.signs != (1,) and not found.has_dash,
-        has_dash=found.has_dash and found.signs != (1,),
         percent=found.percent is not None,
     )
 

@@ -145,7 +145,7 @@ def scale_boxes(boxes: list[Box], scale: float, left: float = 0.0, top: float = 
 
 
 def plain_block(boxes: list[Box]) -> Block:
-    """Return a block with the lines of a part from top to bottom, without structure."""
+    """Return a block with the lines of a part in order, without structure."""
     text = "\n".join(" ".join(cell.text for cell in row) for row in group_rows(boxes))
     x0, y0, x1, y1 = bounds(boxes)
     return Block(kind="other", text=text, x0=x0, y0=y0, x1=x1, y1=y1)

@@ -360,8 +360,8 @@ class ResultBuilder:
 
 
 def log_exception(event: str, reason: object, *, page: object) -> None:
-    """Log and count an exception that the reader process caught."""
-    log.error(event, page=page, reason=checked_reason(reason))
+    """Log and count an exception that the reader process caught. The values of its message are untrusted."""
+    log.error(event, page=page if isinstance(page, int) else None, reason=checked_reason(reason))
     CAUGHT.labels("page").inc()
 
 
@@ -375,7 +375,7 @@ def event_of(message: Message) -> str:
 def parse_drawn_page(message: Message) -> tuple[int, bytes | None]:
     """Return the number and the image of a page. The image is untrusted and only checked for its format."""
     if reason := message.get("reason"):
-        log_exception("page_not_drawn", reason, page=message["drawn"])
+        log_exception("page_not_drawn", reason, page=message.get("drawn"))
     try:
         number, image = int(message["drawn"]), message["image"] and b64decode(message["image"], validate=True)
     except (KeyError, TypeError, ValueError, OverflowError):

@@ -32,7 +32,7 @@ class Account:
     name: str
     token: tuple[str, str]
     old_tokens: list[tuple[str, str]] = field(default_factory=list)
-    jobs: dict[str, str] = field(default_factory=dict)  # last seen status by id
+    jobs: dict[str, str] = field(default_factory=dict)  # last seen status by ID
     items: dict[str, list[Any]] = field(default_factory=dict)  # key and date of files, by job
     links: list[str] = field(default_factory=list)
 
@@ -279,7 +279,7 @@ ACTIONS: dict[Callable[[Client], None], int] = {
 
 
 def events_of(lines: Iterator[str]) -> Iterator[tuple[int, str, Any]]:
-    """Yield id, name, and data of each event of a stream."""
+    """Yield ID, name, and data of each event of a stream."""
     number, name = 0, ""
     for line in lines:
         label, _, value = line.partition(": ")
@@ -292,7 +292,7 @@ def events_of(lines: Iterator[str]) -> Iterator[tuple[int, str, Any]]:
 
 
 def job_in(path: str) -> str | None:
-    """Return the job's id in a path, or None."""
+    """Return the job's ID in a path, or None."""
     with suppress(ValueError, IndexError):
         return str(UUID(urlsplit(path).path.split("/")[2]))
     return None

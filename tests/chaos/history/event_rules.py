@@ -51,7 +51,7 @@ def check_early_end(history: History, line: Line) -> Found:
 
 
 def contradictions(streams: list[Line]) -> Found:
-    """Check that the streams of a job have the same events in the ranges of ids that they share."""
+    """Check that the streams of a job have the same events in the ranges of IDs that they share."""
     known: dict[int, tuple[str, ...]] = {}
     spans = []
     for line in streams:

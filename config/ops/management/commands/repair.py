@@ -16,6 +16,7 @@ from knox.models import AuthToken
 
 from config.platform import storage
 from config.platform.http.problems import Problem
+from config.platform.plurals import counted
 from config.platform.webhooks import subscriptions
 from etl import runstate
 from etl.maintenance import cleanup as etl_sweeper
@@ -80,8 +81,8 @@ def redeliver(webhook: Webhook) -> str:
 
 
 def revoke_tokens(user: User) -> str:
-    deleted, _ = AuthToken.objects.filter(user=user).delete()
-    return f"Revoked {deleted} tokens."
+    _, deleted = AuthToken.objects.filter(user=user).delete()
+    return f"Revoked {counted(deleted.get(AuthToken._meta.label, 0), 'token')}."
 
 
 class RepairAction(NamedTuple):

@@ -40,12 +40,11 @@ not shift the pages.
 ### Limits
 
 Requests are counted per user: POST requests under `/exports` and `/webhooks` (`EXPORT_RATE`, 60 per minute), other
-requests there
-(`EXPORT_POLL_RATE`, 1,200), and writes and reads of documents and rules (`ETL_RATE`, `ETL_POLL_RATE`). Downloads are
-counted per address (`EXPORT_DOWNLOAD_RATE`, 600). Requests over the limit return 429 `rate_limited`. Users also have
-quotas, shown by `GET /exports/limits` and `GET /api/v1/etl/limits`; requests over them return 429 `quota_exceeded`. A
-JSON body of `POST /exports`, its preview, a test of a rule, or a corrected result can have up to 5 MiB, a sample 1 MiB,
-a batch of uploads 64 KiB and 256 bytes per document, a rule 256 KiB, and others 64 KiB.
+requests there (`EXPORT_POLL_RATE`, 1,200), and writes and reads of documents and rules (`ETL_RATE`, `ETL_POLL_RATE`).
+Downloads are counted per address (`EXPORT_DOWNLOAD_RATE`, 600). Requests over the limit return 429 `rate_limited`.
+Users also have quotas, shown by `GET /exports/limits` and `GET /api/v1/etl/limits`; requests over them return 429
+`quota_exceeded`. A JSON body of `POST /exports`, its preview, a test of a rule, or a corrected result can have up to 5
+MiB, a sample 1 MiB, a batch of uploads 64 KiB and 256 bytes per document, a rule 256 KiB, and others 64 KiB.
 
 ### Waiting for results
 

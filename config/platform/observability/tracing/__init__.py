@@ -7,7 +7,7 @@ A wake-up message does not determine which job a worker takes next, so chunks do
 row of a job or task has the `traceparent` of its request. A span with this parent is a child of the request in every
 process, and has a link to the message's span. docs/adr/0021 explains this.
 
-Like log lines, spans contain no private data. Values are numbers, ids, and fixed words.
+Like log lines, spans contain no private data. Values are numbers, IDs, and fixed words.
 """
 
 from __future__ import annotations

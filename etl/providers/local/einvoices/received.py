@@ -36,6 +36,7 @@ SHAPE = {
     "totals": dict.fromkeys(("net", "tax", "gross", "prepaid", "due"), AMOUNT),
     "notes": [TEXT],
 }
+LISTS = {name for name, inner in SHAPE.items() if isinstance(inner, list)}  # every invoice has them
 # No exponent, and a limited number of digits, so that no value is expensive to convert.
 AMOUNT_PATTERN = re.compile(r"-?(?:0|[1-9][0-9]{0,40})(?:\.[0-9]{1,40})?")
 CODE = re.compile(r"schema|profile|BR-(?:CO-)?[0-9]{1,3}")
@@ -47,6 +48,8 @@ def einvoice_of(message: Any) -> EInvoice:
     """Validate a message and return its e-invoice. Raises KeyError, TypeError, AttributeError, or ValueError."""
     if message["syntax"] not in SYNTAXES:
         raise ValueError(message["syntax"])
+    if not message["data"].keys() >= LISTS:
+        raise ValueError("a list is missing")
     return EInvoice(
         syntax=message["syntax"],
         profile=parse_text(message["profile"])[:MAX_TEXT],
