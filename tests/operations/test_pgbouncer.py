@@ -109,6 +109,7 @@ def test_all_staff_pages_render(pooled: Site) -> None:
     assert site.client.post(form.url, data=login).status_code == 302
 
     pages = ["/admin/", "/app/exports"]
+    admin.autodiscover()  # as config.urls does in the web process
     administered = [model for model in apps.get_models() if admin.site.is_registered(model)]
     pages += [f"/admin/{model._meta.app_label}/{model._meta.model_name}/" for model in administered]
     statuses = {page: site.client.get(page, follow_redirects=True).status_code for page in pages}
