@@ -1,9 +1,9 @@
-"""P4, P5, and P9: a year of flights as one job, with 1,095 slices of 307 rows on average.
+"""P4, P5, and P9: a year of flights as one job, with 1,095 chunks of 307 rows on average.
 
-- P4: from POST to success, with every slice read from the source, against a bare loop in as many processes that only
-  runs COPY and put_object. The difference is the cost of reliability. Bound: 1.15 times its time. The first slice must
-  be done within 0.3 s, and a zip of the files within 1.0 s after the last slice. These seconds depend on the machine.
-  For information, the loop is also measured with Sluice's claim and end of each slice. It is the lower limit for any
+- P4: from POST to success, with every chunk read from the source, against a bare loop in as many processes that only
+  runs COPY and put_object. The difference is the cost of reliability. Bound: 1.15 times its time. The first chunk must
+  be done within 0.3 s, and a zip of the files within 1.0 s after the last chunk. These seconds depend on the machine.
+  For information, the loop is also measured with Sluice's claim and end of each chunk. It is the lower limit for any
   program with these two statements.
 - P9: the same job with all files reused, against P4. Bound: 0.4 times its time.
 - P5: P4 against 16 clients that read the same rows from a paginated endpoint. Bounds: 0.25 times their time, 1.15 times
@@ -63,7 +63,7 @@ EMPTY = [planning.Pair("EWR", day) for day in planning.days(date(2012, 1, 1), da
 POLL_SECONDS = 0.1  # short enough for a job of seconds; at 0.02, polling took 3% of all CPU time
 WATCH_SECONDS = 0.005
 COMPARE_THREADS = 4
-EVERY = 10  # every tenth slice is compared row by row with its pages
+EVERY = 10  # every tenth chunk is compared row by row with its pages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class YearOfFlights:
     rows: int
     token: str
     web: processes.Web
-    first_slices: list[float] = field(default_factory=list)  # seconds from POST to the end of the first slice
+    first_chunks: list[float] = field(default_factory=list)  # seconds from POST to the end of the first chunk
 
 
 def run(report: Report, *, rounds: int, quick: bool) -> None:
@@ -127,7 +127,7 @@ def warm_up(year: YearOfFlights, meter: Meter) -> None:
     reused(year, meter)
     compare(year)
     meter.laps.clear()
-    year.first_slices.clear()
+    year.first_chunks.clear()
 
 
 def measured(year: YearOfFlights, meter: Meter, rounds: int) -> dict[str, list[float]]:
@@ -151,7 +151,7 @@ def fresh(year: YearOfFlights, meter: Meter) -> float:
     assert job.reused == 0
     first_end = job.chunks.earliest("finished_at").finished_at
     assert first_end
-    year.first_slices.append((first_end - job.created_at).total_seconds())
+    year.first_chunks.append((first_end - job.created_at).total_seconds())
     return lap.seconds
 
 
@@ -163,7 +163,7 @@ def reused(year: YearOfFlights, meter: Meter) -> float:
 
 
 def zip_seconds(year: YearOfFlights) -> float:
-    """Return the seconds from the end of the last slice to success, for a delivery as zip."""
+    """Return the seconds from the end of the last chunk to success, for a delivery as zip."""
     job = export(year, reuse="if-present", delivery="zip")
     last_end = job.chunks.latest("finished_at").finished_at
     assert job.finished_at
@@ -358,14 +358,14 @@ def watch(over: threading.Event) -> Peak:
 
 
 def report_times(
-    report: Report, measurements: Mapping[str, list[float]], least: Mapping[str, list[float]], slices: int
+    report: Report, measurements: Mapping[str, list[float]], least: Mapping[str, list[float]], chunks: int
 ) -> None:
     report.times("P4 and P9", {name: measurements[name] for name in (BARE, SLUICE, REUSED)})
     in_same_rounds = measurements[SLUICE][: len(measurements[PAGES])]
     report.times("P4, without workers", least)
     report.times("P5", {PAGES: measurements[PAGES], SLUICE: in_same_rounds, ONCE: measurements[ONCE]})
     safety = ratio(measurements[SLUICE], measurements[BARE])
-    report.bound("P4", f"{slices:,} slices from POST to success, relative to the bare loop", safety, 1.15)
+    report.bound("P4", f"{chunks:,} chunks from POST to success, relative to the bare loop", safety, 1.15)
     report.bound(
         "P4", "lower limit of a reliable loop: a bare loop with claims and ends", ratio(least[SAFE], least[BARE])
     )
@@ -377,8 +377,8 @@ def report_times(
 
 
 def report_seconds(report: Report, year: YearOfFlights, zips: list[float]) -> None:
-    report.bound("P4", "from POST to the end of the first slice", median(year.first_slices), 0.3, unit="s")
-    what = f"{len(year.pairs):,} files into a zip, from the end of the last slice to success"
+    report.bound("P4", "from POST to the end of the first chunk", median(year.first_chunks), 0.3, unit="s")
+    what = f"{len(year.pairs):,} files into a zip, from the end of the last chunk to success"
     report.bound("P4", what, median(zips), 1.0, unit="s")
 
 
@@ -386,19 +386,19 @@ def ratio(one: Sequence[float], other: Sequence[float]) -> float:
     return median(one) / median(other)
 
 
-def report_costs(report: Report, laps: Mapping[str, list[Lap]], slices: int) -> None:
+def report_costs(report: Report, laps: Mapping[str, list[Lap]], chunks: int) -> None:
     alternatives = (BARE, SLUICE, REUSED, PAGES)
 
     def row(name: str, value: Callable[[Lap], float]) -> list[str]:
         return [name, *(f"{middle(laps[alternative], value):.2f}" for alternative in alternatives)]
 
     report.table(
-        f"P4, P9, P5: CPU seconds for {slices:,} slices",
+        f"P4, P9, P5: CPU seconds for {chunks:,} chunks",
         ["", *alternatives],
         [
             *(row(group, cpu_of(group)) for group in laps[SLUICE][0].cpu),
             row("total", lambda lap: sum(lap.cpu.values())),
-            row("slices per second", lambda lap: slices / lap.seconds),
+            row("chunks per second", lambda lap: chunks / lap.seconds),
         ],
     )
 

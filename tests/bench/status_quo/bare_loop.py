@@ -1,7 +1,7 @@
-"""Minimal exporter: COPY and put_object for each slice, without job tables or a queue.
+"""Minimal exporter: COPY and put_object for each chunk, without job tables or a queue.
 
 It is controlled by lines on stdin. The first line is JSON, `[["JFK", "2013-02-15", "its/path"], …]`. The exporter
-prints `ready` after imports and connections. For each further line, it exports all slices, and prints `done`.
+prints `ready` after imports and connections. For each further line, it exports all chunks, and prints `done`.
 """
 
 import json
@@ -21,14 +21,14 @@ COPY = sql.SQL("COPY (SELECT * FROM demo.flights_for({}, {})) TO STDOUT (FORMAT 
 
 
 def main() -> None:
-    slices: list[tuple[str, str, str]] = json.loads(sys.stdin.readline())
+    chunks: list[tuple[str, str, str]] = json.loads(sys.stdin.readline())
     bucket, storage = os.environ["S3_BUCKET"], client()
     with psycopg.connect(
         os.environ["SOURCE_DATABASE_URL"], autocommit=True, options="-c timezone=UTC -c datestyle=ISO"
     ) as source:
         print_line("ready")
         while sys.stdin.readline():
-            for key, day, path in slices:
+            for key, day, path in chunks:
                 storage.put_object(
                     Bucket=bucket, Key=path, Body=copy_slice(source, key, day), ContentType="text/csv; charset=utf-8",
                     ServerSideEncryption="AES256",

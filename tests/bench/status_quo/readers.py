@@ -1,4 +1,4 @@
-"""Clients of the status quo. Each reads slices page by page, over a persistent connection."""
+"""Clients of the status quo. Each reads chunks page by page, over a persistent connection."""
 
 import http.client
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ TIMEOUT_SECONDS = 60
 
 
 def read(ports: Sequence[int], token: str, pairs: Iterable[Pair]) -> int:
-    """Read slices with all clients, from web processes at these ports. Return the number of rows."""
+    """Read chunks with all clients, from web processes at these ports. Return the number of rows."""
     remaining = iter(list(pairs))  # an iterator over a list yields each item only once, even to several threads
     with ThreadPoolExecutor(CLIENTS) as threads:
         return sum(threads.map(lambda n: client(ports[n % len(ports)], token, remaining), range(CLIENTS)))

@@ -1,4 +1,4 @@
-"""Endpoint of the status quo: rows of a slice as JSON pages, with keyset pagination on the dataset function's index."""
+"""Endpoint of the status quo: rows of a chunk as JSON pages, with keyset pagination on the dataset function's index."""
 
 from typing import Any
 
