@@ -122,7 +122,7 @@ SUBMIT: dict[str, Any] = {
 `Location` for the status. OCR converts the document to Markdown, and a rule converts the Markdown to JSON. Without
 `rule_id`, the default rule applies, which returns the Markdown and calls no model.
 
-The request counts towards the rate limit and your quota, and takes a place in the queue. Users take turns in the queue.
+The request counts toward the rate limit and your quota, and takes a place in the queue. Users take turns in the queue.
 After 429 `quota_exceeded`, see `GET /api/v1/etl/limits`. After 503 `queue_full`, wait for `Retry-After`. A refused file
 is not stored and not counted. Problems that are found only during processing end the task with an `error`.
 
@@ -155,7 +155,7 @@ UPLOADS: dict[str, Any] = {
     "summary": "Create an upload URL",
     "description": """For large documents or slow connections. Send exactly `size` bytes to `upload_url` by PUT with
 these `headers` within 15 minutes, then submit `file_key`. Uploads that are not submitted within a day are deleted. Size
-and type are checked now, and compared with the content when you submit the document. The URL counts towards your quota
+and type are checked now, and compared with the content when you submit the document. The URL counts toward your quota
 like a submission until you submit the document, or until the upload is deleted after a day. If you upload nothing, it
 stops counting within two hours after the URL expires.""",
     "examples": [
@@ -186,7 +186,7 @@ SUBMIT_BATCH: dict[str, Any] = {
 rule. Send a form with several `file` parts, or with one ZIP file.
 
 A file that cannot be accepted is left out and listed in `refused`, with the same code that submitting only this file
-would return. If no file can be accepted, the response is 400. The batch as a whole counts towards your quota and takes
+would return. If no file can be accepted, the response is 400. The batch as a whole counts toward your quota and takes
 places in the queue. If there are not enough places, nothing is created, and the response states the numbers.
 
 A ZIP file can have folders. Hidden files that macOS and Windows add are ignored. Encrypted files, paths that point
@@ -243,7 +243,7 @@ CANCEL_BATCH: dict[str, Any] = {
 RETRY_BATCH: dict[str, Any] = {
     "summary": "Retry the failed documents of a batch",
     "description": "Runs each failed document again from the stage at which it failed, with the same version of its "
-    "rule. Each counts towards your quota as a document without bytes. If the quota is not sufficient for all, none is "
+    "rule. Each counts toward your quota as a document without bytes. If the quota is not sufficient for all, none is "
     "retried. Returns 409 if no document has failed.",
     "parameters": [location(202, "The batch."), retry_after(202, "batch", required=True)],
     "examples": [response_example("Running", {**examples.BATCH, "failed": 0}, status=202)],

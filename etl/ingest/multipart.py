@@ -34,7 +34,7 @@ FILES = {
     ),
     "/api/v1/etl/batches": Files(limit=BATCH_BYTES, problem=BatchTooLarge),
     "/app/documents/batches/submit": Files(limit=BATCH_BYTES, problem=BatchTooLarge, page="/app/documents/batches"),
-    # The form on the page. The view rejects files that are slightly too large with an HTML page.
+    # The form on the page. If a file is slightly too large, the view rejects it with an HTML page.
     "/app/documents/submit": Files(
         limit=2 * settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=UploadTooLarge, page="/app/documents"
     ),

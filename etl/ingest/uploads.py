@@ -230,7 +230,7 @@ class UploadTarget:
 
 
 def create(*, user_id: int, filename: str, content_type: str, size: int) -> UploadTarget:
-    """Presign an upload, and count it towards the user's quota.
+    """Presign an upload, and count it toward the user's quota.
 
     Raises QuotaExceeded, and a problem if the declared type or size is not accepted.
     """

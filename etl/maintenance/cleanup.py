@@ -84,7 +84,7 @@ def delete_images() -> int:
 def forget_uploads() -> int:
     """Delete the rows of expired upload URLs without an object: nothing was uploaded, or the upload was deleted.
 
-    Other rows still count towards the user's quota. The grace period is for uploads that started before the URL
+    Other rows still count toward the user's quota. The grace period is for uploads that started before the URL
     expired.
     """
     expired = list(quotas.expired_uploads(kept=GRACE).values_list("file_key", flat=True))

@@ -24,7 +24,7 @@ MAX_FAILURES = 10  # the newest failed attempts of a run are kept
 
 
 class TaskIdentity(Protocol):
-    """The identity of an open task: a Task, or a row of these columns."""
+    """The identity of a task: a Task, or a row of these columns."""
 
     @property
     def task_id(self) -> int: ...
@@ -240,7 +240,7 @@ def advance(state: RunState, *, markdown_key: str, transition_id: str | None = N
         set={"phase": Stage.POSTPROCESS, "markdown_key": markdown_key, "step": "", **facts},
         drop=True,
         delay=0,
-        woken=0,  # the chain sends the next message
+        woken=0,  # the Celery chain sends the next message
         lift={"progress": HALF},
     )
 
@@ -369,7 +369,7 @@ def cancellation(*, is_forced: bool) -> dict[str, Any]:
 
 
 def find_due(tasks: Iterable[TaskIdentity]) -> dict[int, TransitionResult]:
-    """Find the open tasks that need a wake-up message, and postpone the expiry of all their run-states.
+    """Find the tasks that need a wake-up message, and postpone the expiry of the run-states of all given open tasks.
 
     The verdict MOVED means that no worker has the task, that it is due, and that no message was sent recently. The
     caller must send one: it is already recorded as sent. Raises Unavailable.

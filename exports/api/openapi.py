@@ -118,7 +118,7 @@ and returns the same response. After 400, fix the fields listed in `errors`. Aft
 PREVIEW: dict[str, Any] = {
     "summary": "Preview an export",
     "description": "Takes the same body as `POST /exports`, validates it in the same way, and returns the number of "
-    "chunks, how many of them can reuse a file, and the cost. Changes nothing and uses no quota, but counts towards "
+    "chunks, how many of them can reuse a file, and the cost. Changes nothing and uses no quota, but counts toward "
     "the rate limit.",
     "examples": [*REQUESTS, response_example("Preview", examples.PREVIEW)],
 }

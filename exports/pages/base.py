@@ -34,7 +34,7 @@ class JobPage(ExportsPage):
 
 
 def span(job: Job) -> str:
-    """Return a readable label of a job `with_span`: `JFK 2013-02-01 … LGA 2013-02-28`."""
+    """Return a readable label of a job from `JobQuerySet.with_span`: `JFK 2013-02-01 … LGA 2013-02-28`."""
     first, last = f"{job.first_key} {job.first_day}", f"{job.last_key} {job.last_day}"
     if job.first_key == job.last_key:
         last = str(job.last_day)

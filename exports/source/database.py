@@ -63,7 +63,7 @@ SESSION = " ".join(
 
 # Each call runs in a separate transaction. A function can change settings, the role, temporary tables, LISTEN
 # registrations, and session-level locks, which may outlive the transaction. The next call, perhaps of another dataset,
-# must not be affected. These statements do the same as DISCARD ALL, which cannot share a message with ROLLBACK.
+# must not be affected. DISCARD ALL does the same, and discards cached plans, but cannot share a message with ROLLBACK.
 RESET = """
 SET SESSION AUTHORIZATION DEFAULT; RESET ALL; CLOSE ALL; DEALLOCATE ALL; UNLISTEN *; SELECT pg_advisory_unlock_all();
 DISCARD TEMP; DISCARD SEQUENCES
@@ -323,9 +323,10 @@ class Column(NamedTuple):
 
 # Postgres reports the base type for a column whose type is a domain, but not for an array of a domain.
 #
-# A type is text unless its output cannot be a formula: arrays, composites, ranges, and records (A, C, R, and P) start
-# with brackets; Postgres' own types of the other categories are numbers, dates, and the like, except for operators such
-# as `=(integer,integer)`, which count as numbers; in JSON, only numbers can start with a sign.
+# `is_text` is true unless a spreadsheet cannot run the type's output as a formula. Arrays, composites, ranges, and
+# records (A, C, R, and P) start with brackets. Postgres' own types of the other categories are numbers, dates, and the
+# like, except `regoper` and `regoperator` (N), whose values are operators such as `=(integer,integer)`. In JSON, only
+# numbers can start with a sign.
 TYPES = """
 SELECT oid, format_type(oid, NULL), CASE WHEN typcategory = 'A' THEN typelem END,
        NOT (typcategory IN ('A', 'C', 'R', 'P') OR typnamespace = 'pg_catalog'::regnamespace AND (
@@ -360,7 +361,7 @@ class CopyStream:
     """The output of a COPY in blocks.
 
     After the last block, `rows` is the server's row count without the header. `first_line` is the length of the first
-    line.
+    line in bytes.
 
     psycopg's reader waits for each row separately, which takes 1.5 times as long as psql. Here, psycopg is only used to
     wait for data, so that signals and cancellation work as usual. The rows that libpq has received are then read in a

@@ -276,7 +276,7 @@ def expanded(parts: Parts) -> dict[str, Counter[str]]:
 
 
 def copies(parts: Parts, applied: dict[str, Counter[str]]) -> int:
-    """Return the number of steps that the library copies for `unevaluatedProperties` and `unevaluatedItems`."""
+    """Return the number of copies for `unevaluatedProperties` and `unevaluatedItems`, counting one for each step."""
     unevaluated = (pointer for pointer, part in parts.parts.items() if not part.schema.keys().isdisjoint(UNEVALUATED))
     return sum(
         count * len(parts.parts[each].steps) for pointer in unevaluated for each, count in applied[pointer].items()

@@ -220,7 +220,7 @@ def long_document(user: User) -> None:
 
 
 def with_page_images(user: User) -> None:
-    """Create an invoice of two pages that the local provider has read. A worker has drawn the images of the pages."""
+    """Create an invoice of two pages that the local provider has read. The images of its first page are drawn."""
     task = make_pdf(user, content=sample("invoice.pdf").read_bytes(), kind="pdf")
     state = read_locally(task)
     stored = artifacts.find_ocr(state)

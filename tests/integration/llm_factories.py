@@ -45,7 +45,7 @@ def configure(settings: Any, models: ModelServer, **changes: Any) -> None:
 @contextmanager
 def running_models(settings: Any) -> Iterator[ModelServer]:
     """Run a scripted model server, and point the settings at it."""
-    # The first call would import it within its time limit, which takes up to a second.
+    # Otherwise, the first call would import this module, which takes up to a second of the call's time limit.
     importlib.import_module("openai.resources.chat.completions.completions")
     with openai_server.running() as server:
         configure(settings, server)

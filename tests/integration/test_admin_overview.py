@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.conf import LazySettings
+from django.conf import LazySettings, settings
 from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client
@@ -227,7 +227,7 @@ def test_it_warns_of_retries_that_no_worker_claims(pages: Client, slots: int, da
 def test_it_warns_if_no_document_has_finished(pages: Client, alice: User) -> None:
     make_task(alice)
     Task.objects.update(updated_at=timezone.now() - timedelta(minutes=12))
-    advice = "check the workers of the queues ocr and postprocess"
+    advice = f"check the workers of the queues {' and '.join(settings.ETL_QUEUES.values())}"
     oldest = r"limit [\d,]+, oldest for 12 min( \d+ s)?"
     none = f", none finished in the last 24 hours: {advice}"
     assert re.fullmatch(oldest + none, figures(pages)["Open tasks"][1])

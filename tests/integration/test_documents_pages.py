@@ -174,7 +174,7 @@ def test_large_results_are_not_read_for_the_task_page(client: Client, alice: Use
     with CaptureQueriesContext(connection) as captured:
         text(client.get(path(task)))
     assert not [query["sql"] for query in captured if '"etl_task"."result"' in query["sql"]]
-    assert len(captured) <= 10  # one is the entry of the audit log, and one reads when the task is deleted
+    assert len(captured) <= 10  # one inserts the audit entry, and one reads the task's deletion time
 
 
 # ---- Submitting -----------------------------------------------------------------------------------------------------
@@ -483,7 +483,7 @@ def test_a_missing_model_does_not_suggest_a_later_retry(client: Client, alice: U
     assert "in a few minutes" not in page
     assert "A retry may succeed" not in page
     assert "No language model is configured" in text(client.get(LIST))
-    followed(client, path(task, "retry"), from_stage="postprocess")  # possible as soon as a model is configured
+    followed(client, path(task, "retry"), from_stage="postprocess")  # accepted: a model may be configured by then
     assert Task.objects.get(pk=task.pk).status == "pending"
 
 

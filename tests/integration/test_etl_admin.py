@@ -140,7 +140,7 @@ def test_a_task_links_to_its_related_objects(pages: Client, alice: User) -> None
     assert [row.pk for row in found.context["cl"].result_list] == [task.pk]
 
 
-# ---- Permissions ---------
+# ---- Permissions and actions ----------------------------------------------------------------------------------------
 @pytest.fixture
 def editor(pages: Client) -> Client:
     """A browser of the same user, who can also change tasks."""

@@ -176,7 +176,7 @@ def client_calls(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def use_everything() -> None:
-    """Call every function of config.platform.storage."""
+    """Call every S3 method that config.platform.storage uses."""
     text: Any = {"content_type": "text/plain"}
     storage.ping()
     storage.now()
@@ -211,7 +211,7 @@ def large_copies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def called_methods(sluice: LazySettings) -> Iterator[set[str]]:
-    """Collect the methods that are called on the service's client, wherever the code creates it."""
+    """Collect the methods that are called on the service's client."""
     methods: set[str] = set()
 
     def record(*, model: Any, **_later: object) -> None:

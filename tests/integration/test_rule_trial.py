@@ -54,7 +54,7 @@ def try_out(api: APIClient, rule: str, markdown: Any = MARKDOWN) -> Any:
 
 
 def try_and_disconnect(api: APIClient, rule: str, markdown: str = MARKDOWN) -> Any:
-    """Try out a rule in another thread."""
+    """Try out a rule, and close the database connection of the calling thread."""
     try:
         return try_out(api, rule, markdown)
     finally:

@@ -340,7 +340,7 @@ def test_a_repeated_transition_is_applied_once() -> None:
 
 
 def test_a_repeated_transition_gets_the_same_reply_after_other_transitions() -> None:
-    """B2: the reply was lost, and other clients made transitions before it is repeated."""
+    """B2: a reply is lost, and other clients make transitions before the first client repeats its own."""
     make_state()
     answers = []
     for _ in range(2):
@@ -553,7 +553,7 @@ class Model:
         return self.status in ENDED
 
     def refuses(self, *, generation: int | None, stage: str | None) -> str | None:
-        """Return the verdict if any caller's transition is refused, or None."""
+        """Return the verdict if the transition is refused regardless of its caller, or None."""
         if not self.exists:
             return "gone"
         if generation is not None and generation != self.generation:

@@ -315,7 +315,7 @@ def test_aborts_when_the_producer_fails(key: str) -> None:
 
 @contextmanager
 def no_memory() -> Iterator[None]:
-    """Limit the memory of this process to less than the buffer of a part."""
+    """Limit the memory of this process, so that it cannot allocate the buffer of another part."""
     limits = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + PART // 2, limits[1]))

@@ -96,7 +96,7 @@ def test_a_retried_failure_keeps_its_error(dataset: Dataset, alice: User) -> Non
 
 @pytest.mark.parametrize("page", [1, 2, 3, 5, 7, 100])
 def test_pages_of_any_length_contain_the_same_events(dataset: Dataset, alice: User, page: int) -> None:
-    """A25: a page may end between the chunks of one statement. Then `progress` follows after the others."""
+    """A25: a page may end between the chunks of one statement. Then `progress` follows the last of these chunks."""
     job = make_job(dataset, alice, 6)
     end_chunk()
     fail_chunk()
@@ -186,7 +186,7 @@ def test_the_number_of_skipped_events_per_read_is_bounded(
         after[job.pk] = news[job.pk].newest
         rounds += 1
 
-    assert rounds == len(events_in(alone.since(0))) - 1  # `progress` is no row
+    assert rounds == len(events_in(alone.since(0))) - 1  # `progress` is not a row
     assert [frame[:2] for frame in events_in(received)] == [frame[:2] for frame in events_in(alone.since(0))]
 
 
@@ -361,7 +361,10 @@ async def test_concurrent_streams_cannot_exceed_the_limit_of_a_user(
 
 
 def events_after(api: APIClient, job: Job, last: object) -> list[str]:
-    """Return the events of an ended job for a client that reconnects. A 204 means none."""
+    """Return the events of an ended job for a client that reconnects.
+
+    A 204 means none. `listens` means that the response is an open stream.
+    """
     response: Any = api.get(f"/exports/{job.pk}/events", headers={"Last-Event-ID": str(last)})
     with closing(response):
         if response.status_code == 204:

@@ -256,7 +256,7 @@ def test_a_refused_image_is_not_reported_as_missing_vision(models: ModelServer, 
 
 
 def test_documents_without_pages_are_read_as_text(models: ModelServer) -> None:
-    """B40: Office documents, and Markdown in the test of a rule."""
+    """B40: Office documents, and the Markdown of a rule test."""
     models.enqueue(data_reply({"number": "INV-7", "total": 12.5}))
     context = context_of()
 
@@ -269,7 +269,7 @@ def test_documents_without_pages_are_read_as_text(models: ModelServer) -> None:
 # ---- Whole tasks ----------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def reader() -> Iterator[None]:
-    """Keep the reader process of this process for all tests, as in a worker, because its start takes a second."""
+    """Use one reader process for all tests, as a worker does for all documents, because it takes a second to start."""
     yield
     engines.local().close()
 

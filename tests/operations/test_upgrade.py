@@ -183,7 +183,7 @@ def assert_complete(reader: Reader) -> None:
 
 
 def assert_ignored(site: Site, this: Release, upcoming: Release) -> None:
-    """Assert that this release ignores unknown tasks and events."""
+    """Assert that this release ignores unknown Celery tasks and events."""
     assert Tick.objects.filter(name="look_ahead").exists(), "the new kind of task was never run"
     assert Event.objects.filter(kind="note").exists()
     unknown = re.compile(r"unregistered task|look_ahead")
@@ -197,7 +197,7 @@ def assert_ignored(site: Site, this: Release, upcoming: Release) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("direction", ["forward", "back"])
 def test_stages_of_documents_run_in_different_releases(direction: str, site: Site) -> None:
-    """Documents accepted by either release, processed at first and again after a retry by either release."""
+    """One release runs OCR, the other post-processing. Each accepts two documents, and later retries all four."""
     this, earlier = this_release(site), earlier_release(site)
     before, after = (earlier, this) if direction == "forward" else (this, earlier)
     before.start_with(ocr="etl-ocr")

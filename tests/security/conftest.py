@@ -1,4 +1,4 @@
-"""Fixtures of security tests: objects of the user alice of every kind, snapshots of all rows, and a web process."""
+"""Fixtures of security tests: objects of every kind that alice owns, the rows of all tables, and a web process."""
 
 from collections.abc import Callable, Iterator
 from ipaddress import ip_network

@@ -55,7 +55,7 @@ class Route:
 
 
 def required_query(path: str) -> dict[str, int]:
-    """Return the query parameters without which a path has no response."""
+    """Return values for the required query parameters of a path."""
     return {"a": 1, "b": 1} if path.endswith("/compare") else {}
 
 

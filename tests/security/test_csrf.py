@@ -40,7 +40,7 @@ def test_session_requests_without_a_csrf_token_change_nothing(
     *,
     has_cookie: bool,
 ) -> None:
-    """A form on another site sends the user's cookies, but no CSRF token.
+    """A form on another origin of the same site sends the user's cookies, but no CSRF token.
 
     API and pages are requested as the owner of the objects, and the admin as staff.
     """
@@ -85,7 +85,7 @@ def test_the_right_csrf_token_is_accepted(objects_of_alice: dict[str, Any], alic
 
 @pytest.mark.slow
 def test_get_requests_change_nothing(objects_of_alice: dict[str, Any], alice: User, state: Callable[[], State]) -> None:
-    """An image on another site causes a GET request with the user's cookies."""
+    """A link on another site causes a GET request with the user's cookies."""
     client, before = browser_of(alice), state()
     for route in ROUTES:
         if not route.is_admin and route.path != LINK_ROUTE and "get" in route.methods:

@@ -46,7 +46,7 @@ def test_third_party_files_are_read_exactly(maker: str) -> None:
     score = einvoice_score.score(FOLDER / maker)
     assert score.faults == []
     assert score.exact == score.valid == score.files == 2
-    assert max(score.milliseconds) < 50 * 4  # CPU time; typically 2 ms
+    assert max(score.milliseconds) < 200  # ms of CPU time; typically 2
 
 
 def test_the_comparison_finds_a_changed_digit() -> None:
@@ -83,7 +83,7 @@ def test_every_invoice_matches_the_schema_of_the_shipped_rule() -> None:
     ],
 )
 def test_a_wrong_amount_breaks_its_rule(old: str, new: str, expected: list[str]) -> None:
-    """B41: a tax amount may differ by one from the product of basis and rate, but not from its part of the total."""
+    """B41: a tax amount may differ by up to 1 from basis times rate, but all tax amounts must add up to their total."""
     assert broken_rules(XML) == []
     assert old in XML
     assert broken_rules(XML.replace(old, new)) == expected

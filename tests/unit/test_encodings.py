@@ -49,7 +49,7 @@ def test_binary_content_is_not_text(content: bytes) -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-8", "cp1252"])
 def test_a_few_control_characters_are_removed(encoding: str) -> None:
-    """Text from PDFs often has some, and files of DOS end with one."""
+    """Text from PDFs often has some, and DOS files end with one."""
     content = f"{GERMAN} Zusam\x02\nmen\x0bfassung\n\x1a".encode(encoding)
     assert encodings.decode(content) == f"{GERMAN} Zusam\nmen fassung\n"
 

@@ -36,14 +36,14 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
 
 
 def test_evidence_may_be_for_the_whole_data() -> None:
-    """B10: for a rule whose data is a single value."""
+    """B31: for a rule whose data is a single value."""
     for pointer in ("", "#", "/data", "#/data", "data"):
         (answer, *_) = readings({"data": "a", "evidence": {pointer: {"page": 2, "quote": "a"}}}, has_data=False)
         assert answer.evidence_for("") == Evidence(page=2, quote="a")
 
 
 def test_blank_lines_before_a_code_fence_take_linear_time() -> None:
-    """B17"""
+    """B17."""
     blank = "\n" * 20_000
     began = time.process_time()
     assert parse(f'Here:{blank}```json\n{{"a": 1}}\n```') == {"a": 1}

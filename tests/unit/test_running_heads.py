@@ -49,7 +49,7 @@ def test_a_single_line_on_a_page_without_prose_stays() -> None:
 
 @pytest.mark.parametrize("text", ["Example Ltd", "Invoice No. 2024-117"])
 def test_a_repeated_head_stays_on_the_first_page_that_has_it_if_there_is_no_prose(text: str) -> None:
-    """The names of the seller and of the invoice may be nowhere else."""
+    """The name of the seller and the number of the invoice may be nowhere else."""
     pages = [[block(text, 30), block("| a | b |", 200, kind="table"), block("Example", 800)] for _ in range(3)]
     assert omitted_texts(*pages) == [["Example"], [text, "Example"], [text, "Example"]]
 

@@ -1,4 +1,4 @@
-"""The three servers and their environment.
+"""Local Postgres, Valkey, and SeaweedFS servers, and the settings that use them.
 
 Tests use `with servers.running(tmp_path, durable=False) as running`, `running.environment()`, and
 `running.valkey.kill()`.
@@ -67,7 +67,8 @@ def run_in_parallel(action: Callable[[LocalServer], None], servers: tuple[LocalS
 def running(root: Path, *, durable: bool, given: Mapping[str, str] = NOTHING) -> Iterator[Servers]:
     """Start the servers with their data in `root`, and stop them at the end. The data is kept.
 
-    Copies with different roots can run in parallel. Raises StackError if a server does not start.
+    `durable`: as for LocalServer. `given`: as for SeaweedFS. Copies with different roots can run in parallel. Raises
+    StackError if a server does not start.
     """
     servers = Servers(root, durable=durable, given=given)
     try:

@@ -71,7 +71,7 @@ def session(_process: int) -> boto3.session.Session:
 
 @cache
 def make(profile: ClientProfile) -> S3Client:
-    """Return a new client.
+    """Create the client of a profile.
 
     Bodies are not signed. Over https, TLS protects them, as in AWS's own SDKs. Over http, a second SHA-256 (0.18 s of
     CPU for 230 MB) would not help: SeaweedFS accepts any payload hash.

@@ -1,6 +1,6 @@
 """The OCR stage: from the stored document to stored Markdown. It reuses an earlier attempt's result.
 
-The engine is behind `engines.reader()`.
+`engines.reader()` selects the provider.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ def run(state: RunState, context: StageContext) -> StoredOcr:
 
 
 def convert(state: RunState, context: StageContext) -> StoredOcr:
-    # Providers store fetched results beside the document.
+    # Providers store fetched results beside the document, so the disk may become full.
     with (
         local_copy(state, context, may_be_empty=DocumentFormat(state.kind) in PRINTED) as document,
         workspace.translate_errors(*workspace.FULL),
@@ -62,8 +62,8 @@ def convert(state: RunState, context: StageContext) -> StoredOcr:
 def find_einvoice(document: Document, context: StageContext) -> EInvoice | None:
     """Return the e-invoice in the document, if any, whichever provider reads its pages.
 
-    Workers without the local provider's packages, as for MinerU alone, do not search for one. Raises the errors of
-    `LocalProvider.find_einvoice`.
+    Workers without the local provider's packages, such as those that only use MinerU, do not search for one. Raises the
+    errors of `LocalProvider.find_einvoice`.
     """
     return engines.local().find_einvoice(document, context=context) if engines.reads_einvoices() else None
 

@@ -10,10 +10,9 @@ SUPERSCRIPT = re.compile(r"<sup>([^<>\n]{0,20})</sup>", re.IGNORECASE)
 ENTITY = re.compile(r"&(?:[a-zA-Z]{2,8}|#\d{1,5}|#x[\da-fA-F]{1,4});")
 MARKUP = re.compile(r"[*`\\]|~~")
 TILDES = re.compile(r"(?<!\w)~(?=\S)([^~\n]{1,100}?)(?<![\s,;(])~(?![\w~])")  # pairs; a single tilde means "about"
-# Struck-through text. `DocumentText` contains `< s >` instead of `<s>`.
-STRUCK = re.compile(
-    r"~~(?=\S)(?:[^~\n]++|~(?!~))++~~|< ?(del|s|strike)\b[^<>\n]{0,100}>[^\n]{1,300}?< ?/ ?\1 ?>", re.IGNORECASE
-)
+# Struck-through text. `DocumentText` contains `< s >` instead of `<s>`. Python before 3.11.5 matches possessive groups,
+# such as `(?:…)++`, incorrectly.
+STRUCK = re.compile(r"~~(?=\S)(?:(?!~~).)+~~|< ?(del|s|strike)\b[^<>\n]{0,100}>[^\n]{1,300}?< ?/ ?\1 ?>", re.IGNORECASE)
 FILLER = "\u2060"  # replaces markup that must not become a space
 FOOTNOTE = re.compile(r"\[\^[^\]\n]{1,20}\]")
 MINUSES = "−‐‑‒﹣－"

@@ -76,7 +76,8 @@ class DateToken:
 class FoundDate:
     """A date whose order of day and month may still be unknown.
 
-    `orders`: the possible pairs of day and month, by the part that is first or, if the order is known, by the month.
+    `orders`: the possible pairs of day and month. Each key is the part that is first (`day` or `month`) or the number
+    of the month.
     `has_foreign_month`: the day is before a month name that is not English.
     """
 

@@ -26,8 +26,10 @@ value is a good one."""
 
 
 class Vision(Strategy):
-    """Strategy that sends page images, a few in each call, and merges the responses by the schema. It is for scans, and
-    for scripts that the OCR engine does not support."""
+    """Strategy that sends page images, a few in each call, and merges the responses by the schema.
+
+    It is for scans, and for scripts that the OCR engine does not support.
+    """
 
     name: ClassVar[str] = "vision"
     reads_images: ClassVar[bool] = True
@@ -79,8 +81,10 @@ def piece_of(number: int, first: int, last: int) -> Piece:
 
 
 def read(images: PageImages, piece: Piece, rule: RuleContent, *, context: StageContext) -> list[PageImage]:
-    """Return the page images of a group, and warn about each page without an image. Raises IncompleteDocument if the
-    rule requires complete documents."""
+    """Return the page images of a group, and warn about each page without an image.
+
+    Raises IncompleteDocument for such a page if the rule requires complete documents.
+    """
     found = images.read(piece.first_page, piece.last_page, context=context)
     lost = [page for page in range(piece.first_page, piece.last_page + 1) if page not in found]
     if lost and rule.require_complete:

@@ -159,7 +159,7 @@ def mean_confidence(boxes: Iterable[Box]) -> float | None:
 
 
 def is_wide(character: str) -> bool:
-    """Return whether a character is wide, as in Chinese, Japanese, and Korean. Lines may end after any of them."""
+    """Return whether a character is wide, as in Chinese, Japanese, and Korean. A line may end after a wide one."""
     return east_asian_width(character) in "WF"
 
 

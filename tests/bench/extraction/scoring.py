@@ -19,7 +19,7 @@ NO_LOSS = (
 PAGES = re.compile(r"pages? ((?:\d+(?: to |, and |, | and |-|–)?)+)")
 MAX_RANGE = 15  # pages
 UNCOUNTED = 10**6
-WINDOW = 60  # rows in which the counterpart of a changed row is searched
+WINDOW = 60  # rows to search for the counterpart of a changed row
 MIN_EQUAL = 2  # minimum equal members of a counterpart
 MARKUP = re.compile(r"<[^>\n]*>|[|*_#\\]|(?<=\s)-{3,}(?=\s)")
 
@@ -176,7 +176,7 @@ def names(warning: dict[str, Any], pointer: str, pages: set[int]) -> bool:
 
 
 def named_in(detail: str) -> int:
-    """Return the number of losses that a warning covers, which is the number of items in its text."""
+    """Return the number of losses that a warning covers: the number of items in its text, or UNCOUNTED without one."""
     counted = re.match(r"(\d+) items?\b", detail)
     return int(counted[1]) if counted else UNCOUNTED
 

@@ -13,7 +13,7 @@ from config.platform.plurals import counted
 class Command(BaseCommand):
     help = (
         "Removes all second factors and recovery codes of a user who lost them, and ends the user's sessions. The user "
-        "then signs in by password, and sets up a new one if REQUIRE_MFA demands it."
+        "then signs in with the password alone, and sets up a new second factor if REQUIRE_MFA demands it."
     )
     requires_system_checks = ()  # a warning from an unrelated check must not block it
 

@@ -41,7 +41,7 @@ class Syntax:
         return found
 
     def value(self, term: Term, parent: Any) -> str | None:
-        """Return the value of a term: text, an exact amount, or a date. None if it is missing or invalid."""
+        """Return the value of a term: text, an exact amount, or a date. None if it is missing or an invalid amount."""
         for path in compile_paths(self, self.path(term)):
             if found := next(filter(None, map(text_of, path(parent))), None):
                 return convert(found, term.kind)

@@ -40,7 +40,7 @@ class AlignedRows:
         return bounds([box for row in self.rows for box in row])
 
     def max_inner_gap(self) -> float:
-        """Return the gap above which a row with one cell is the heading of another table."""
+        """Return the maximum gap before a row with one cell, which otherwise is the heading of another table."""
         if len(self.gaps) <= 1:
             return float("inf")
         return 1.5 * max(0.0, median(self.gaps)) + 0.5 * type_size(self.rows[-1])
