@@ -30,7 +30,7 @@ def queued(queue: str) -> int:
 
 @contextmanager
 def broker_at(url: str) -> Iterator[None]:
-    """Make Celery publish to another broker, with the timeouts in production."""
+    """Make Celery publish to another broker, with the production timeouts."""
     conf: Any = app.conf
     before = conf.broker_url
     conf.broker_url = conf.broker_write_url = url

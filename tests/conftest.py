@@ -86,7 +86,7 @@ def _every_response_was_closed() -> Iterator[None]:
     yield
     for each in (request_started, request_finished):
         each.disconnect(count)
-    # There are more if a test closes a response that the client has closed already.
+    # The second signal is sent twice if a test closes a response that the client has closed already.
     assert seen[request_finished] >= seen[request_started]
 
 

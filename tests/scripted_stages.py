@@ -5,12 +5,14 @@ Each line of a text document is a command:
 - `wait 4`, `stall 4`: sleep for 4 s, with or without checks for cancellation
 - `until NAME`: wait until a file with this name exists (see `allow`)
 - `die`: kill the process; `exit`: raise SystemExit
-- `raise CLASS`: raise an error of etl.core.errors
+- `raise CLASS`, `raise CLASS 5`: raise an error of etl.core.errors, without or with `retry_after`; `raise Unexpected`:
+  raise ValueError
 - `remember ID`: record the ID of the provider's task
 - `page 1 2`: report progress; `spend 7`: count tokens; `warn CODE`: add a warning
 
 Lines with the prefix `once:` are executed in the first call only, and lines with the prefix `post:` by the
-post-processor instead of the provider. Other lines are ignored.
+post-processor instead of the provider. Other lines are ignored. A document that contains `nothing` is read as an empty
+page.
 """
 
 import os
@@ -37,7 +39,7 @@ def folder() -> Path:
 
 
 def calls(of: str) -> list[str]:
-    """Return the process IDs of the recorded calls of the provider (`ocr-17`) or the post-processor (`post-17`)."""
+    """Return the process IDs of the recorded calls of the provider (`ocr-17`) or of a rule (`post-<name>`)."""
     file = folder() / of
     return file.read_text().splitlines() if file.exists() else []
 

@@ -54,8 +54,10 @@ def is_xdist_controller(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, Any, Any]:
-    """Add the last log lines of each server that has exited to the report of a failed test, because the folder with the
-    logs is deleted."""
+    """Add the last log lines of exited servers to the report of a failed test.
+
+    The folder with the logs is deleted.
+    """
     report = yield
     if report.failed:
         ended = [process for running in started for process in running.processes() if not process.alive]

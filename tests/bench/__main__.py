@@ -3,7 +3,8 @@
 python -m tests.bench [--only P1 P4 fairness …] [--rounds 5] [--quick]
 
 Each benchmark runs in a separate process with separate servers, so that benchmarks do not affect each other. Results
-are in .local/bench: results.json with every measurement, and a plot of the curves.
+are in .local/bench: results.json with every measurement (part.json after a partial run), and a plot of the curves.
+Exits with 1 if a benchmark fails, not if a bound is missed.
 """
 
 import argparse

@@ -156,7 +156,7 @@ def bare(file: Path) -> list[str]:
 
 
 def compare_text(sample: TextSample, theirs: list[str], ours: OCRResult) -> None:
-    """Compare both texts with the printed text. The loop's text must be complete, in any order.
+    """Compare both texts with the printed text. The loop's text may lack MAX_MISSING of the letters, in any order.
 
     Our text may lack the headings, which count as running heads because the pages repeat.
     """

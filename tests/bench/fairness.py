@@ -1,6 +1,6 @@
-"""P12: a job with 5 chunks behind a running job of another user with 10,000 chunks takes at most 4 times as long.
+"""P12: a job of 5 chunks behind another user's running job of 10,000 chunks takes at most 4 times as long as alone.
 
-It alternates with the same job alone, and is measured until the receipt, with real workers. Both jobs are measured with
+Both cases alternate, and are measured until the receipt, with real workers. Both jobs are measured with
 database calls and with reused files, because neither kind of work may delay the other.
 """
 

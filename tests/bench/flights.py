@@ -1,10 +1,10 @@
 """P4, P5, and P9: a year of flights as one job, with 1,095 chunks of 307 rows on average.
 
 - P4: from POST to success, with every chunk read from the source, against a bare loop in as many processes that only
-  runs COPY and put_object. The difference is the cost of reliability. Bound: 1.15 times its time. The first chunk must
-  be done within 0.3 s, and a zip of the files within 1.0 s after the last chunk. These seconds depend on the machine.
-  For information, the loop is also measured with Sluice's claim and end of each chunk. It is the lower limit for any
-  program with these two statements.
+  runs COPY and put_object. The difference is the cost of reliability. Bound: 1.15 times the loop's time. The first
+  chunk must be done within 0.3 s, and a zip of the files within 1.0 s after the last chunk. These seconds depend on the
+  machine. For information, the loop is also measured with Sluice's claim and end of each chunk. It is the lower limit
+  for any program with these two statements.
 - P9: the same job with all files reused, against P4. Bound: 0.4 times its time.
 - P5: P4 against 16 clients that read the same rows from a paginated endpoint. Bounds: 0.25 times their time, 1.15 times
   the bare loop's time in the source, and no more connections to the source than slots. (One COPY of all rows already

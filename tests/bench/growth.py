@@ -46,8 +46,10 @@ LANGUAGE sql STABLE AS 'SELECT key, n, effective_date FROM generate_series(1, {R
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The size of a measurement, in chunks. A window starts after `first` chunks, and ends before the smallest job
-    does."""
+    """The size of a measurement, in chunks.
+
+    A window starts after `first` chunks, and ends before the smallest job does.
+    """
 
     sizes: Sequence[int]
     first: int

@@ -3,7 +3,8 @@
 The first line on stdin is a `Target` as JSON. Each later line is the number of additional listeners. Lines on stdout
 are JSON: `{"listening": 500}` when all listeners have received the snapshot, and `{"change": 17, "last": 1234.5}` for
 each changed chunk that all listeners have received. `last` is the time at which the last listener received it, on the
-monotonic clock, which all processes of a machine share. The listeners disconnect at the end of stdin.
+monotonic clock, which all processes of a machine share. If a listener fails, `{"lost": "…"}` has its error. The
+listeners disconnect at the end of stdin.
 """
 
 import asyncio

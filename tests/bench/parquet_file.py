@@ -151,7 +151,7 @@ def run_sling(binary: Path) -> tuple[float, float]:
 def peak_of(command: list[str], environment: dict[str, str], log: Path) -> float:
     """Run a program, and return its peak memory in MB.
 
-    It is polled, because the `ru_maxrss` of `wait4` would include the forked copy of this process.
+    The memory is polled, because the `ru_maxrss` of `wait4` would include the forked copy of this process.
     """
     megabytes = 0.0
     with (

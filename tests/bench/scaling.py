@@ -1,4 +1,4 @@
-"""Throughput by number of export processes on several machines. Without bounds, because the report shows bottlenecks.
+"""Throughput by number of export processes on several machines. It has no bounds: its purpose is to find bottlenecks.
 
 The workers run in three network namespaces, with one Postgres, Valkey, and S3. Calls of 0.2 s are the use case for many
 machines: the source is slow, and each process adds throughput. With cheap calls, the limit is the CPU of this machine,

@@ -149,7 +149,7 @@ def sign_in(context: BrowserContext, user: User) -> None:
 
 @pytest.fixture
 def accessible() -> Accessible:
-    """Fail if axe reports a problem on the current page, in WCAG 2.2 AA or its best practices."""
+    """A check that fails if axe reports a problem on the current page, by WCAG 2.2 AA or axe's best practices."""
     return check_accessibility
 
 

@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """A page in a certain state. `prepare` creates the rows as that user, and `path` returns the page's path."""
+    """A page in a certain state. `prepare` creates the rows of the given user, and `path` returns the page's path."""
 
     name: str  # such as exports-busy
     path: Callable[[User], str]

@@ -134,7 +134,7 @@ def test_it_fits_a_phone(page: Page, anonymous: Page) -> None:
 
 @pytest.mark.slow
 def test_a_token_is_selected_if_there_is_no_clipboard(page: Page) -> None:
-    """As without HTTPS."""
+    """Without HTTPS, browsers offer no clipboard."""
     page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
     page.goto("/app/account")
     page.get_by_label("Name").fill("Nightly import")

@@ -1,6 +1,4 @@
-"""The admin in a browser: no blocked script, no serious accessibility problem, and an action from the list to its log
-entry. C2.
-"""
+"""The admin in a browser: scripts are not blocked, pages are accessible, and actions are confirmed and logged. C2."""
 
 import re
 from functools import partial
@@ -122,7 +120,7 @@ def test_a_bulk_action_is_confirmed_done_and_logged(page: Page, alice_is_staff: 
 
 
 @pytest.mark.slow
-def test_a_row_button_returns_to_the_list(page: Page, alice_is_staff: User) -> None:
+def test_a_job_is_cancelled_after_confirmation(page: Page, alice_is_staff: User) -> None:
     busy(alice_is_staff)
     path = PAGES["admin-job-running"].path(alice_is_staff)
     page.goto(path)

@@ -85,8 +85,9 @@ def test_users_can_sign_out_on_this_page(page: Page) -> None:
 
 @pytest.mark.slow
 def test_a_parameter_may_have_the_name_of_a_property_of_forms(page: Page, dataset: Dataset) -> None:
-    """`dataset` of `GET /exports`."""
+    """The parameter `dataset` of `GET /exports`: HTML forms have a property of this name."""
     block = open_operation(page, "listExports")
     block.locator("input[name=dataset]").fill(dataset.name)
-    block.get_by_role("button", name="Send").click()
+    with page.expect_request(lambda request: f"dataset={dataset.name}" in request.url):
+        block.get_by_role("button", name="Send").click()
     expect(block.locator(".answer p")).to_have_text("Status 200")

@@ -453,7 +453,7 @@ def test_a_thumbnail_scrolls_its_page_to_the_top(page: Page, alice: User, width:
 def test_a_result_is_corrected_and_approved(
     page: Page, alice: User, accessible: Accessible, watch: PageMonitor
 ) -> None:
-    """B37: only with the keyboard."""
+    """B37: its buttons work with the keyboard."""
     watch.expect("422")
     task = make_invoice(alice)
     page.goto(path(task))

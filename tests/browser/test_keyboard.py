@@ -1,4 +1,4 @@
-"""Whole tasks with only the keyboard, in light and dark: the focus is never lost, and it is always visible. C1."""
+"""Whole workflows with only the keyboard, in light and dark: the focus is never lost, and always visible. C1."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Rules in a browser: lists, typing, validation while typing, trials, saving, comparison, and restoring. C1."""
+"""Rules in a browser: lists, typing, validation while typing, rule tests, saving, comparison, and restoring. C1."""
 
 import json
 from collections.abc import Iterator

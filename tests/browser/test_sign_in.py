@@ -26,7 +26,7 @@ def key(anonymous: Page) -> None:
 
 @pytest.mark.slow
 def test_a_security_key_is_added_and_used(anonymous: Page, carol: User, key: None, accessible: Accessible) -> None:
-    """C10: to add it, the user must enter the password again only if the last time was long ago."""
+    """C10: the user has just entered the password, so adding the key does not require it again."""
     page = anonymous
     page.goto("/app/account/second-factors")
     enter(page, "carol", PASSWORD)

@@ -163,7 +163,7 @@ def test_it_can_be_changed_rotated_and_deleted(page: Page, hook: Webhook, access
     page.get_by_label("Export failed").check()
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_text("Webhook saved.")).to_be_visible()
-    page.wait_for_load_state()  # before that, the page does not poll
+    page.wait_for_load_state()  # before that, the page does not ask for confirmation
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Rotate secret").click()
     expect(page.locator("#secret")).to_contain_text("whsec_")

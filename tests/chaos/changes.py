@@ -1,5 +1,4 @@
-"""Status changes of jobs, chunks, and document tasks, which a database trigger records independently of the product's
-code."""
+"""Status changes of jobs, chunks, and document tasks, recorded by database triggers, not by the product's code."""
 
 from collections import defaultdict
 from collections.abc import Iterable

@@ -149,7 +149,7 @@ class FaultInjector:
         proxy.remove_faults()
 
     def refuse_writes(self, fault: Fault) -> None:
-        """Make the object storage refuse every request of a worker that writes."""
+        """Make the object storage refuse every write request of a worker."""
         assert self.site.object_proxy
         refusal = REFUSALS[fault.pick % len(REFUSALS)]
         for method in ("PUT", "POST", "DELETE"):

@@ -64,7 +64,7 @@ def digest(key: str) -> str:
 
 
 def check_reuse_cache(truth: Truth) -> None:
-    """Check that the object of each row has the recorded ETag and bytes, when no worker is running."""
+    """Check that the object of each row has the recorded ETag and bytes, after all work has ended."""
     changes = moves("chunk")
     for file in File.objects.select_related("dataset"):
         head = storage.head(file.path)
@@ -87,7 +87,7 @@ def check_reuse_cache(truth: Truth) -> None:
 def is_of_unsuccessful_chunk(file: File, head: storage.Head | None, changes: dict[str, list[Move]]) -> bool:
     """Return whether a chunk replaced the file, and then failed or was cancelled before it recorded its own file.
 
-    Then the row is not used, because its ETag differs. The object's metadata name its chunk. If the sweep has already
+    Then the row is not used, because its ETag differs. The object's metadata names its chunk. If the sweep has already
     deleted the object, a chunk of this path must have started, and ended without success after the file was recorded.
     """
     if head:

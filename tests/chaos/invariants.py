@@ -1,7 +1,7 @@
-"""The invariants I1 to I8, which hold after every fault. They are checked in Postgres, object storage, Valkey, and the
-source, never with Sluice's metrics.
+"""The invariants I1 to I8, which hold after every fault.
 
-Every test in this folder ends with `check(site)`, which the fixture `site` calls.
+They are checked in Postgres, object storage, Valkey, and the source, never with Sluice's metrics. Every test in this
+folder ends with `check(site)`, which the fixture `site` calls.
 """
 
 import time

@@ -69,7 +69,7 @@ class Source:
         )  # fmt: skip
 
     def calls(self) -> int:
-        """Return the number of started calls. It is a sequence, which a rollback does not decrease."""
+        """Return the number of started calls. A sequence counts them, so a rollback does not decrease it."""
         return self.run("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM data.calls")
 
     def live_calls(self) -> int:
@@ -77,7 +77,7 @@ class Source:
 
 
 def oracle(source: Source, slices: Iterable[Slice], folder: Path) -> dict[Slice, str]:
-    """Return the SHA-256, in hex, of psql's output for each slice."""
+    """Return the SHA-256, in hex, of psql's output for each slice. Remove the pauses of all keys first."""
     source.run("UPDATE data.behavior SET pause = 0")
     folder.mkdir(exist_ok=True)
     files = {slice_: folder / f"{number}.csv" for number, slice_ in enumerate(slices)}

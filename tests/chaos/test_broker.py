@@ -147,7 +147,7 @@ def test_a_silent_broker_blocks_no_request(site: Site, seconds: int) -> None:
 
 
 class MessageRepeater:
-    """Thread that moves messages to the database that workers read: three times, delayed, and in random order."""
+    """A thread that delivers each message three times, delayed and in random order, to the database of the workers."""
 
     def __init__(self, sent: Redis, read: Redis, chance: Random) -> None:
         self.sent, self.read, self.chance = sent, read, chance

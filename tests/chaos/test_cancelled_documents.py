@@ -27,7 +27,7 @@ RACES = 200
 def test_a_cancel_racing_a_start_has_exactly_one_winner(site: Site, rule: Rule) -> None:
     """19: 200 times, over HTTP and with real workers.
 
-    No provider reads a document that was cancelled before OCR. All others are completed.
+    A document that was cancelled before OCR is never read, and any other is read once.
     """
     site.start_web()
     site.start_worker(ALL, children=2)

@@ -83,7 +83,7 @@ def received(task: str) -> int:
 @pytest.mark.usefixtures("_tick_log")
 @pytest.mark.parametrize("beats", [2, 5])
 def test_only_one_of_several_beats_ticks(site: Site, beats: int) -> None:
-    """11: all messages arrive, but the row permits only one run per half interval."""
+    """11: all messages arrive, but the row of the task in `exports_tick` permits only one run per half interval."""
     site.start_worker()
     for _ in range(beats):
         site.start_beat()
@@ -112,7 +112,7 @@ def test_hourly_and_daily_work_runs_once_with_several_beats(site: Site) -> None:
 # ---- Clocks ---------------------------------------------------------------------------------------------------------
 
 
-# Broker of the web process: its wake-up messages are lost, so that the reaper has to start its jobs.
+# An unreachable broker for the web process. The wake-up messages of its jobs are lost, so the reaper has to start them.
 LOST = "redis://127.0.0.1:1/0"
 
 

@@ -133,7 +133,8 @@ def test_terminated_database_connections_are_reopened(site: Site) -> None:
 
 # ---- 8: lost replies ------------------------------------------------------------------------------------------------
 
-# Outside of a transaction, the reply to a statement is the reply to its COMMIT.
+# A part of each statement's text, and the resulting number of attempts of the chunk. Outside of a transaction, the
+# reply to a statement is the reply to its COMMIT.
 STATEMENTS = {
     "the claim of a chunk": ("SET token = fence.token", 2),
     "the renewal of a lease": ("UPDATE exports_chunk SET lease_until", 1),

@@ -213,7 +213,7 @@ def extraction(models: ModelServer) -> dict[str, object]:
     }
 
 
-# The crash during the fourth piece, the number of pieces that are requested again, and the attempts that are counted.
+# By time of the crash, in the fourth piece: the number of pieces that are requested again, and the counted attempts.
 CRASHES = {
     "while the model responds": (1, (1, 2)),
     "model answered": (1, (1, 2)),  # the response is not stored

@@ -185,7 +185,7 @@ MODEL_FAULTS: dict[str, tuple[ModelReply, str]] = {
 
 @pytest.mark.timeout(180)
 def test_every_model_fault_maps_to_its_documented_error(site: Site, models: ModelServer) -> None:
-    """20: the model responds with prose, truncated JSON, nothing, 429, endlessly, or not at all."""
+    """20: the model responds with prose, truncated JSON, nothing, 429, or endless output, or does not respond."""
 
     def reply(request: Request) -> ModelReply:
         return next(

@@ -28,7 +28,7 @@ SCANNERS: dict[str, tuple[str, dict[str, str], int]] = {
     "OPTIONS": ("OPTIONS", USER, 200),
     "POST": ("POST", USER, 405),
 }
-# A hundred concurrent requests may wait longer for a database connection on a busy machine.
+# On a busy machine, some of a hundred concurrent requests may time out while they wait for a database connection.
 BUSY = (503, "database_unavailable")
 RATES = {"EXPORT_DOWNLOAD_RATE": "1000000/min"}
 

@@ -22,7 +22,7 @@ from tests.samples import hostile
 from tests.waiting import wait_until
 
 MAX_MEMORY = 200  # MB of a worker
-MAX_READER_MEMORY = 1200  # MB of the process of a document, which is killed above 1 GB, checked five times a second
+MAX_READER_MEMORY = 1200  # MB of a process that reads a document; checked five times a second, and killed above 1 GB
 COMPLETED = ("completed", "postprocess")
 
 
@@ -90,7 +90,7 @@ BAD_DOCUMENTS = {
 
 @pytest.mark.timeout(300)
 def test_every_malformed_document_gets_its_documented_error_and_the_next_is_read(site: Site) -> None:
-    """21: one process reads all of them, and a valid document after each."""
+    """21: one worker process handles all of them, and a valid document after each."""
     # The queue is long, and must not be filled with repeated wake-up messages.
     variables = {**REAL, "ETL_RECOVERY_SECONDS": "10"}
     site.start_web(**variables)
@@ -100,7 +100,7 @@ def test_every_malformed_document_gets_its_documented_error_and_the_next_is_read
     settle(submit(site, SMALL, name="a.pdf", rule=rule))
     pids = sorted(site.children())
 
-    readers = Monitor(site.source.url, site.readers)  # the process of a document exits after it
+    readers = Monitor(site.source.url, site.readers)  # the process that reads a document exits afterward
     began = time.monotonic()
     sent = {
         name: (send(site, one.content, name=one.name, rule=rule), submit_valid(site, rule))
@@ -151,7 +151,7 @@ def ocr_attempts(task: Task) -> int:
 
 
 def test_a_document_that_crashes_its_reader_leaves_the_worker_running(site: Site) -> None:
-    """21: the parser process is killed while it reads. The worker starts another one for the next document."""
+    """21: the reader process is killed while it reads. The worker starts another one for the next document."""
     variables = {**REAL, "ETL_OCR_MAX_ATTEMPTS": "1"}
     site.start_web(**variables)
     site.start_worker(ALL, children=1, **variables)

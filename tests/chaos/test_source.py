@@ -8,7 +8,7 @@ from exports.models import Chunk, Event, Job
 from tests.chaos.site import LEASE_SECONDS, Site
 from tests.waiting import wait_until
 
-BACKOFF_SECONDS = 0.3  # as configured in Site; each pause is at least half of the doubled value
+BACKOFF_SECONDS = 0.3  # as configured in Site; it doubles with each attempt, and jitter takes at most half of it
 
 
 def chunk_of(job: Job, key: str) -> Chunk:

@@ -85,7 +85,7 @@ def delivery_to(webhook: Webhook) -> Delivery:
 
 
 def attempts_of(webhook: Webhook) -> list[tuple[int | None, str]]:
-    """Return the attempts so far: status, or reason why there is none."""
+    """Return the status code, or None, and the error, or "", of each attempt so far."""
     attempts = Attempt.objects.filter(delivery__webhook=webhook).order_by("pk")
     return list(attempts.values_list("status_code", "error"))
 

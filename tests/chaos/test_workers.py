@@ -200,7 +200,10 @@ def holders(job: Job) -> list[tuple[str, int | None, int]]:
 
 
 def suspend_next_holders(site: Site, steps: set[str]) -> bool:
-    """Make the next worker wait at each chunk whose worker is suspended. Return whether all workers are."""
+    """For each step that has suspended its worker, make the chunk's next worker wait, and remove the step from `steps`.
+
+    Return whether no step remains.
+    """
     for step in [step for step in steps if not site.points.armed(step)]:
         site.points.arm("export begun", "wait", key=step.replace(" ", "-"))
         steps.remove(step)

@@ -1,4 +1,4 @@
-"""I4: each end of a job has one event, and one delivery per webhook, which arrives in order and with the same body."""
+"""Invariant I4: one event per end of a job, and one delivery per webhook, in order and with an unchanged body."""
 
 import json
 from collections import defaultdict
@@ -59,7 +59,7 @@ def check_events(job: Job, ended: list[Move], allowed: DeliberateChanges) -> Non
 
 
 def check_bodies(job_id: str, its: list[Delivery], ended: list[Move], webhook: UUID) -> None:
-    """Check the deliveries of a job to a webhook, with what they contain: their job may have been deleted."""
+    """Check the deliveries of a job to a webhook by their bodies alone, because the job may have been deleted."""
     assert all(str(row.job_id or job_id) == job_id for row in its), f"I4: a delivery of {job_id} has another job"
     delivered = [data_of(row)["status"] for row in its]
     assert [row.type for row in its] == [EVENT_TYPES[JobStatus(status)] for status in delivered], (

@@ -88,7 +88,7 @@ class Cli:
         )  # fmt: skip
 
     def __call__(self, *arguments: object, stdin: str = "", code: int | None = 0) -> CommandResult:
-        """Run a command, and assert its exit code."""
+        """Run a command, and assert its exit code. None permits any."""
         from sluice.cli.app import main
 
         out, err = self.folder / ".out", self.folder / ".err"
@@ -99,6 +99,7 @@ class Cli:
             stack.enter_context(patch.multiple(sys, argv=["sluice", *map(str, arguments)], stdin=given))
             stack.enter_context(redirect_stdout(stack.enter_context(out.open("w", encoding="utf-8"))))
             stack.enter_context(redirect_stderr(stack.enter_context(err.open("w", encoding="utf-8"))))
+            ended: int | str | None = 0
             try:
                 main()
             except SystemExit as end:

@@ -34,7 +34,7 @@ class FaultProxy(Proxy):
         return [each for each in self.seen if each.method == method and text in each.path]
 
     def streams(self) -> int:
-        """Return the number of event streams that have sent data."""
+        """Return the number of event streams for which the server has sent data."""
         return sum("/events" in path for path in self.started_responses)
 
 
@@ -117,7 +117,7 @@ def cut_before(text: bytes) -> Action:
 
 
 def flip_bit(handler: Handler, body: bytes) -> None:
-    """Flip one bit of the response."""
+    """Forward the request, and flip one bit of the response's body."""
 
     def flip_first(blocks: Iterator[bytes]) -> Iterator[bytes]:
         for number, block in enumerate(blocks):

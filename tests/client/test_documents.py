@@ -157,7 +157,7 @@ def test_documents_are_listed(alice: User, bob: User, sluice: Cli) -> None:
 
 
 def test_the_e_invoice_of_a_document_is_shown(alice: User, sluice: Cli) -> None:
-    """C3, B41"""
+    """C3, B41."""
     task = make_task(alice)
     assert "E-invoice" not in sluice("document", "show", task.pk).text
     for errors, shown in ((), "valid"), (({"code": "BR-CO-10", "detail": "…"},), "errors: BR-CO-10"):

@@ -21,7 +21,7 @@ BYTES = 3_000_000
 
 
 def fill(job: Job, content: bytes) -> bytes:
-    """Replace the delivery of an export by these bytes, and update its receipt."""
+    """Replace the delivery of an export with these bytes, and update its receipt."""
     key, digest = f"_receipts/{uuid4()}/all.csv", hashlib.sha256(content).hexdigest()
     storage.put(key, content, content_type="text/csv")
     Receipt.objects.filter(pk=job.pk).update(

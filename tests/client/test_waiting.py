@@ -86,7 +86,7 @@ def test_it_polls_when_streams_are_unavailable(
 
 
 @pytest.mark.slow
-def test_it_polls_when_streams_are_silent(dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
+def test_it_polls_when_streams_end_at_once(dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     job = make_job(dataset, alice, 1)
     api_proxy.inject("GET", "/events", cut_after(0), times=9)
     waiting = sluice.start("export", "wait", job.pk)

@@ -246,7 +246,7 @@ def test_every_api_route_is_documented_or_a_known_exception() -> None:
     """`tests/integration/test_schema.py` compares the methods of the routes."""
     documented = {re.sub(r"{[^}]*}", "{}", path.strip("/")) for path in document()["paths"]}
     served = {re.sub(r"<[^>]*>", "{}", route.path) for route in ROUTES if route.path and not route.is_page}
-    served = {route for route in served if not route.startswith(WEBHOOK_PATHS[1:])}  # of the same resource
+    served = {route for route in served if not route.startswith(WEBHOOK_PATHS[1:])}  # other paths of /exports/webhooks
     assert served - documented == set(EXCEPTIONS)
     assert documented <= served
 

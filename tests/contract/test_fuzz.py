@@ -34,7 +34,7 @@ HOOK = "http://127.0.0.1:9/hook"
 
 @pytest.fixture
 def known(dataset: Dataset, alice: User) -> dict[str, list[Any]]:
-    """Values for requests: objects in each state, and some that do not exist."""
+    """Values for requests: IDs of objects in different states, and IDs that do not exist."""
     dataset.name = "flights"  # as in the document's examples
     dataset.save()
     done = make_job(dataset, alice, 2, delivery="manifest")

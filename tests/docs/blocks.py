@@ -1,7 +1,7 @@
 """Parser of the code blocks in the documentation, and comparison of their output.
 
-The language of a block determines whether it is run. `<!-- not run: REASON -->` on the line before it excludes it. A
-block with a title, as in ```` ```python title="receiver.py" ````, is a file that later blocks can use.
+The language of a block determines whether it is run. `<!-- not run: REASON -->` on the line before a block excludes it.
+A block with a title, as in ```` ```python title="receiver.py" ````, is a file that other blocks can use.
 """
 
 import json
@@ -80,7 +80,7 @@ def expected_output(blocks: list[Block], index: int) -> Block | None:
 
 
 def differences(shown: Block, printed: str) -> list[str]:
-    """Return the differences between the output on a page and the actual output. `…` matches anything."""
+    """Return the differences between the output on a page and the end of the actual output. `…` matches anything."""
     if shown.language == "json":
         return list(differing_places(json.loads(shown.text), last_json(printed)))
     wanted, lines = shown.text.strip().splitlines(), printed.strip().splitlines()
@@ -88,8 +88,8 @@ def differences(shown: Block, printed: str) -> list[str]:
 
 
 def last_json(printed: str) -> Any:
-    """Return the last JSON document of an output. Other text may precede it on the same line, because curl's output
-    ends without a newline."""
+    """Return the last JSON document of an output, or None. Another one may precede it on the same line, because curl's
+    output ends without a newline."""
     lines = printed.strip().splitlines()
     for first in range(len(lines)):
         with suppress(json.JSONDecodeError):
@@ -108,7 +108,7 @@ def documents(text: str) -> list[Any]:
 
 
 def differing_places(shown: Any, real: Any, place: str = "") -> Iterator[str]:
-    """Yield the JSON Pointers at which two documents differ."""
+    """Yield a message for each difference between two documents, with its JSON Pointer."""
     match shown, real:
         case "…", _:
             pass

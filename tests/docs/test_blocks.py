@@ -65,7 +65,7 @@ def wrong_outputs(blocks: list[Block], printed: dict[Block, str]) -> dict[str, o
     return {place: each for place, each in found.items() if each}
 
 
-def test_every_block_that_is_not_run_has_a_reason(record_property: Any) -> None:
+def test_languages_are_known_and_only_runnable_blocks_have_reasons(record_property: Any) -> None:
     """The option `-rP` of pytest lists these blocks."""
     skipped = [block for block in every_block() if block.reason]
     for block in skipped:

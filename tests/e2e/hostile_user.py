@@ -34,7 +34,7 @@ class Attack:
 
 @dataclass
 class AttackResults:
-    """The number of responses with each status, and the longest response time of each attack."""
+    """The number of responses with each status, and the longest response time of each attack and status, in seconds."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     slowest: dict[str, float] = field(default_factory=dict)

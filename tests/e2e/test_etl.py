@@ -296,7 +296,7 @@ def test_a_cancel_racing_a_start_has_exactly_one_winner(alice: User, rule: Rule,
     cancelled, refused = [], []
     for number in range(200):
         task = make_task(alice, "Hello.", rule=rule)
-        # With growing delays, so that both sides win sometimes on slow and on fast machines.
+        # With different delays, so that both sides win sometimes, on slow and fast machines.
         threading.Event().wait(number % 5 * 0.02)
         try:
             actions.cancel(task=task)

@@ -163,7 +163,7 @@ def test_a_stream_reports_a_task_to_its_end(alice: User, web: Web, clients: Clie
     assert errors(web) == []
 
 
-def test_markdown_is_streamed(alice: User, web: Web, clients: Clients, token: str) -> None:
+def test_large_markdown_is_complete(alice: User, web: Web, clients: Clients, token: str) -> None:
     """B8."""
     task = make_task(alice)
     text = MARKDOWN + "§ line of text\n" * 100_000

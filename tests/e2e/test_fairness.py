@@ -1,6 +1,6 @@
 """The order of claims for small and large jobs of two users. A10, A37.
 
-Counted in claims, so that it does not depend on the machine. tests/bench/fairness.py measures seconds.
+Waits are counted in claims, which do not depend on the machine. tests/bench/fairness.py measures seconds.
 """
 
 from collections import Counter

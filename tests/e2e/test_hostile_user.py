@@ -35,7 +35,8 @@ COMPOSE = yaml.load((Path(settings.BASE_DIR) / "docker" / "compose.yaml").read_t
 
 
 def attacks() -> Iterator[Attack]:
-    """Yield expensive requests: one of each kind that a route reads, and one of a few megabytes to each route."""
+    """Yield expensive requests: for routes that parse schemas, lists, or nested JSON, then a GET and up to two POSTs of
+    a few megabytes for each route."""
     recursive = {"properties": {f"p{n}": {"$ref": "#"} for n in range(2500)}}
     schemas = [*KNOWN.values(), {"prefixItems": [{}] * 21_000}, recursive]
     for schema in schemas:
@@ -90,8 +91,8 @@ def percentile(seconds: list[float]) -> float:
 def test_a_hostile_user_delays_no_other_user_causes_no_errors_and_stays_within_the_memory_limit(
     own_web: Web, workers: Workers, dataset: Dataset, alice: User, bob: User
 ) -> None:
-    """On 2 cores with a load of 10, GET /exports takes 0.2 to 0.4 s at the 95th percentile, 0.04 to 0.07 s without the
-    hostile user, and the process takes 425 to 482 MiB. The message of a failure has the figures of both.
+    """On 2 cores with a load of 10, GET /exports takes 0.2 to 0.4 s at the 95th percentile, and 0.04 to 0.07 s without
+    the hostile user. The web process uses 425 to 482 MiB. The message of a failure has the measured values.
     """
     with ThreadPoolExecutor(hostile_user.THREADS) as threads:  # the first requests of a fresh process
         first = threads.map(lambda _: send(own_web.port, Attack("GET", "/api/schema"), {}), range(40))

@@ -1,4 +1,4 @@
-"""The logs of all processes of a full run contain no private data. A28.
+"""Absence of private data from the logs of all processes in a full run. A28.
 
 Private data contains the word "pearl" in some form, or is collected in `Secrets` as it occurs.
 """
@@ -140,7 +140,7 @@ def client(web: Web, alice: User, secrets: Secrets) -> Client:
 
 @pytest.fixture
 def hooks() -> Iterator[Receiver]:
-    """A receiver that refuses the first delivery with an answer that contains private data."""
+    """A receiver that refuses the first delivery with a response that contains private data."""
     with receiver() as running:
         running.replies.append(answer(500, b"no pearls please", X_Pearl="pearl"))
         yield running
@@ -285,12 +285,12 @@ def assert_nothing_private(name: str, text: str, secrets: Secrets) -> None:
 
 
 def without_ids(line: str) -> str:
-    """Remove random ids."""
+    """Remove random IDs."""
     return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{16}\b", "", line)
 
 
 def assert_traceable(lines: list[dict[str, Any]]) -> None:
-    """Assert that the lines of a job or chunk can be found by its ids."""
+    """Assert that the lines of a job or chunk can be found by its IDs."""
     by_action: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         by_action.setdefault(line["action"], []).append(line)

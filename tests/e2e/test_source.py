@@ -158,7 +158,7 @@ def unlimited_role(primary: Postgres, use_source: Callable[[str], None]) -> str:
 
 @pytest.fixture
 def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let workers retry without backoff."""
+    """Let workers retry almost immediately."""
     monkeypatch.setenv("EXPORT_BACKOFF_BASE_SECONDS", "0.1")
 
 
@@ -224,7 +224,7 @@ def setting(connection: psycopg.Connection, name: str) -> str:
 def test_a_session_sets_its_own_limits(
     exporter: Any, owner: psycopg.Connection, functions: Dataset, alice: User, use_source: Any
 ) -> None:
-    """A13: read from within the call. The dataset's timeout applies, not the role's."""
+    """A13: the function returns the settings of its session. The dataset's timeout applies, not the role's."""
     names = ("statement_timeout", "client_connection_check_interval", "lock_timeout", "timezone")
     owner.execute(f"""
         CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)

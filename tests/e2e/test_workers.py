@@ -266,7 +266,7 @@ def peak_kib(
 def test_memory_does_not_grow_with_the_rows(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers
 ) -> None:
-    """A15: 22 MB and 225 MB."""
+    """A15: files of 22 MB and 225 MB."""
     small = peak_kib(200_000, dataset, alice, source_db, workers)
     large = peak_kib(2_000_000, dataset, alice, source_db, workers)
     assert large < small * 1.1

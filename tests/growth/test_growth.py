@@ -2,8 +2,8 @@
 
 The same operations run in an installation and in one that is a tenth of its size. `tests/growth/rows.py` creates the
 rows so that an operation has the same work in both. In the larger installation, it may read at most 2.5 times as many
-blocks, plus a constant. This number does not depend on the load of the machine. Each operation also has a maximum time
-in the database server. TIMES=5 creates five times as many rows.
+blocks, plus a constant. The number of blocks does not depend on the load of the machine. Each operation also has a
+maximum time in the database server. TIMES=5 creates five times as many rows.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A simple model of exports, without SQL, clocks, and concurrency, for model-based tests.
+"""A simple model of exports, without SQL, clocks, or concurrency, for model-based tests.
 
 Tests run many random steps, and compare the model with the database after each. Time is represented by flags: a lease
 `is_over`, a waiting chunk `is_due`. The model computes its counters, which are compared with those of the rows.
@@ -12,7 +12,7 @@ from uuid import UUID
 ENDED = {"success", "failed", "cancelled"}
 WAITS_OR_RUNS = {"pending", "running", "retrying"}
 MAX_ATTEMPTS = 2
-Account = Hashable  # a user and a day, whose quota chunks are charged to
+Account = Hashable  # a user and a day, to whose quota chunks are charged
 
 
 @dataclass
@@ -117,7 +117,7 @@ class Model:
 
     # ---- Jobs
     def submit(self, job: UUID, dataset: int, paths: dict[int, str], *, reuse: bool, paid_by: Account = "") -> None:
-        """Add a job. `paths`: the paths of its chunks, by chunk id."""
+        """Add a job. `paths`: the paths of its chunks, by chunk ID."""
         for pk, path in paths.items():
             self.chunks[pk] = Chunk(job, dataset, path, paid_by, reusable=reuse and path in self.files)
         self.jobs[job] = Job(dataset, list(paths))

@@ -23,7 +23,7 @@ def pairs(count: int, *, key: str = "JFK") -> list[Pair]:
 
 
 def make_job(dataset: Dataset, user: User, chunks: int = 3, *, key: str = "JFK", **changes: Any) -> Job:
-    """Submit an export of one key, with a chunk for each of some days."""
+    """Submit an export of one key, with `chunks` consecutive days from FIRST_DAY."""
     request = submission.ExportRequest(
         **{
             "dataset": dataset,

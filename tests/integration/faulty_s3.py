@@ -111,7 +111,7 @@ def truncate_reply(handler: Handler, body: bytes) -> None:
 
 
 def first(action: Callable[[], object]) -> Callable[[Handler, bytes], None]:
-    """Return a fault that runs a function, and then forwards the request."""
+    """Return an action for a fault: it calls a function, and then forwards the request."""
 
     def act(handler: Handler, body: bytes) -> None:
         action()

@@ -207,7 +207,7 @@ FROM (
 ) c
 """
 
-# Only half of the chunks have a row: later exports of the same slices replaced the others.
+# Only half of the finished chunks have a row: later exports of the same keys and dates replaced the others.
 FILES = """
 INSERT INTO exports_file (path, dataset_id, schema_version, key, effective_date, etag, sha256, rows, bytes,
     header_bytes, data_as_of)

@@ -110,7 +110,7 @@ def allow(settings: Any, *networks: str) -> None:
 
 
 def trickle(may_end: threading.Event, *, head: bytes = b"", ended: threading.Event | None = None) -> Reply:
-    """Return a reply that sends `head`, and then a byte every few milliseconds until `may_end` is set."""
+    """Return a reply that sends `head`, and then a byte every 20 ms until `may_end` is set. Set `ended` then."""
 
     def reply(to: BaseHTTPRequestHandler) -> None:
         line: socket.socket = to.connection

@@ -1,4 +1,4 @@
-"""C2: the admin: its pages, links, forms, and index."""
+"""The admin: its pages, links, and forms; and the start page. C2."""
 
 import re
 from datetime import timedelta
@@ -48,7 +48,7 @@ def test_it_opens_empty_lists(pages: Client) -> None:
 
 @pytest.mark.slow
 def test_a_job_links_to_its_related_objects(pages: Client, delivered: Receipt) -> None:
-    """Follows every link to a row, and to the rows of a row, until there are no new ones."""
+    """Follow all links to the pages of rows and to filtered lists, until there are no new ones."""
     seen, todo = set[str](), {page_of(delivered.job)}
     while todo:
         path = todo.pop()
@@ -221,7 +221,7 @@ def test_lists_accept_their_own_filters_and_those_of_links(pages: Client, failed
         assert pages.get(list_of(model, **query)).status_code == 200, query
 
 
-# ---- Accounts -----------------------------------------------------------------------------------------------------
+# ---- Account managers ---------------------------------------------------------------------------------------------
 def account_manager() -> User:
     """Create a user who may change accounts but is not a superuser."""
     user = User.objects.create_user("hal", is_staff=True)
@@ -345,7 +345,7 @@ def test_it_deletes_only_unused_datasets(pages: Client, failed: Job) -> None:
     assert list(Dataset.objects.of_functions()) == [failed.dataset]
 
 
-# ---- Accounts -----------------------------------------------------------------------------------------------------
+# ---- Tokens, accounts, and sign-in --------------------------------------------------------------------------------
 def test_it_revokes_tokens_without_showing_their_digests(pages: Client, alice: User, api: APIClient) -> None:
     token = AuthToken.objects.get(user=alice)
     text = text_of(pages.get(list_of("knox_authtoken")))

@@ -89,7 +89,7 @@ def test_it_counts_pending_and_running_chunks_with_links(pages: Client, dataset:
 def test_workers_are_loaded_with_their_current_work(
     pages: Client, client: Client, dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C2: the calls come from the slots, and only permitted staff see them. No worker runs in this test."""
+    """C2: the current work comes from the slots, and only permitted staff see them. No worker runs in this test."""
     assert f'hx-get="{WORKERS}" hx-trigger="load"' in pages.get(START).content.decode()
     make_job(dataset, alice, 2)
     claim()
@@ -160,7 +160,7 @@ def test_it_warns_when_periodic_tasks_do_not_run(pages: Client) -> None:
         shown = figures(pages)["Periodic tasks"][:2], tones(pages)["Periodic tasks"]
         return shown == ((age, note), tone)
 
-    # The age has seconds: repeat it if the machine stalled.
+    # The displayed age includes seconds: repeat the check if the machine stalls.
     wait_until(lambda: has_figure(58, "58 s ago", "last reap; expected every 15 s", ""))
     wait_until(lambda: has_figure(63, "1 min 3 s ago", f"expected every 15 s: {down}", "danger"))
 
@@ -179,7 +179,7 @@ def test_it_warns_when_no_worker_claims_chunks(pages: Client, slots: int, datase
         set_age(timedelta(seconds=25))
         return figures(pages)["Oldest pending chunk"][:2] == ("25 s", "since its export was created")
 
-    wait_until(has_no_warning)  # the age has seconds
+    wait_until(has_no_warning)  # the displayed age includes seconds
     set_age(timedelta(seconds=91))
 
     value, note, _url = figures(pages)["Oldest pending chunk"]

@@ -45,7 +45,7 @@ def text_of(response: Any) -> str:
 
 
 def test_the_error_lists_invalid_values_up_to_a_limit(models: ModelServer, alice: User) -> None:
-    """B17: it has twenty pointers, and the number of the others."""
+    """B17: its detail has twenty pointers, and the number of the remaining ones."""
     models.set_default(data_reply({f"f{n:02}": "no number" for n in range(32)}))
 
     error = run_invoice(alice, MANY).error

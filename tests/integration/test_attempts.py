@@ -61,7 +61,7 @@ def run_to_the_end(task: Task) -> int:
 
 @pytest.mark.slow
 def test_attempts_that_make_progress_are_not_counted(models: ModelServer, alice: User) -> None:
-    """Otherwise, any three transient errors would make a document fail, although each attempt makes progress."""
+    """Otherwise, a few transient errors would make a document fail, although each attempt makes progress."""
     refused: set[int] = set()
 
     def answer(request: Request) -> Reply:
@@ -98,7 +98,7 @@ def test_attempts_without_progress_are_counted(models: ModelServer, alice: User)
 def test_a_slow_model_that_makes_progress_does_not_fail(
     models: ModelServer, alice: User, configure_stages: ConfigureStages
 ) -> None:
-    """If each run counted, the third one would fail with `timeout`."""
+    """If each run counted, the task would fail with `timeout` after the second one."""
 
     def answer(request: Request) -> Reply:
         models.stopped.wait(1)

@@ -496,8 +496,8 @@ def test_a_lost_database_connection_leaves_the_batch_to_its_lease(alone: Dataset
 def test_no_call_follows_a_call_that_lost_its_connection(
     alone: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
-    """A13: the reaper looks for calls by the name of the lost connection. It would not find the new call, and free the
-    slot."""
+    """A13: the reaper looks for calls by the name of the lost connection. It would not find the new call, and would
+    free the slot."""
     replace_function(
         source_db, "IF effective_date = '2024-02-28' THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;"
     )

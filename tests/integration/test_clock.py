@@ -1,4 +1,4 @@
-"""Sessions of the main database, which do not depend on the role's settings, and its clock."""
+"""The main database: sessions that do not depend on the role's settings, and the database's clock."""
 
 import time
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def test_it_uses_the_clock_of_the_database(transactional_db: None, monkeypatch: 
 
 
 def test_the_clock_is_read_again_with_each_connection_of_the_pool(transactional_db: None) -> None:
-    """After a suspension or a change of its clock, a host would date URLs wrongly for an hour otherwise."""
+    """Otherwise, a host would date URLs wrongly for an hour after a suspension or a change of its clock."""
     new_session()
     User.objects.exists()
     connection.close()  # returns it to the pool

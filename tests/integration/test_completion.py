@@ -142,7 +142,7 @@ def test_a_zip_does_not_compress_compressed_files(dataset: Dataset, alice: User)
     archive = zipfile.ZipFile(io.BytesIO(data))
     file = archive.getinfo("2024/02/28/JFK_20240228.jsonl.zst")
     assert [json.loads(line)["n"] for line in UNPACK["zstd"](archive.read(file)).splitlines()] == [1, 2, 3]
-    # Deflate has blocks of bytes as they are, with 5 bytes each, of which the last block may be empty.
+    # Deflate stores bytes without compression in blocks with 5 extra bytes each. The last block may be empty.
     assert 0 < file.compress_size - file.file_size <= 10
     assert archive.read(file) in data
 
@@ -429,7 +429,7 @@ def test_a_chunk_that_is_exported_again_has_no_file(
 def test_a_file_is_recorded_after_others_stored_the_same_bytes_again(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A38: during a call, other jobs replace the file, and then store its bytes again. The call's file replaces it."""
+    """A38: during a call, other jobs replace the file, and then store its earlier bytes again."""
 
     def export(rows: int) -> Job:
         replace_function(source_db, f"RETURN QUERY SELECT key, n, effective_date FROM generate_series(1, {rows}) n;")
@@ -756,7 +756,7 @@ def test_a_file_of_a_delivery_that_was_revoked_meanwhile_is_not_kept(
 
 
 def test_changed_bytes_of_a_pack_are_not_delivered(dataset: Dataset, alice: User, api: APIClient) -> None:
-    """A38: if the pack has changed, a file is read from its path if it has the recorded bytes."""
+    """A38: the file is read from its path instead, if the object there has the recorded bytes."""
     job = make_job(dataset, alice, 3, delivery="manifest")
     receipt = finish(job)
     pack = packs.key_of(bundles.folder_of(receipt.object_key), 0)
@@ -962,7 +962,7 @@ def test_an_attempt_without_a_receipt_leaves_no_copies(
 ) -> None:
     """A40: a delivery with a file that cannot be copied would fill the storage otherwise."""
     monkeypatch.setattr(packs, "FILES", 8)
-    monkeypatch.setattr(batches, "TARGET_SECONDS", 0)  # no batch packs a file before
+    monkeypatch.setattr(batches, "TARGET_SECONDS", 0)  # no batch packs a file before the completion
     job = make_job(dataset, alice, 12, delivery="manifest")
     execution.drain()
     folder = f"_receipts/{job.pk}/"
@@ -990,7 +990,7 @@ def test_a_delivery_is_created_again_after_its_worker_was_killed(
 ) -> None:
     """A12, A26: the worker is killed after its first pack. The sweep deletes the objects of the killed attempt."""
     monkeypatch.setattr(packs, "FILES", 2)
-    monkeypatch.setattr(batches, "TARGET_SECONDS", 0)  # no batch packs a file before
+    monkeypatch.setattr(batches, "TARGET_SECONDS", 0)  # no batch packs a file before the completion
     monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-10))
     job = make_job(dataset, alice, 12, delivery="manifest")
     execution.drain()
@@ -1027,7 +1027,7 @@ def test_the_pause_of_a_refused_delivery_grows(dataset: Dataset, alice: User, pr
     execution.drain()
     proxy.inject("PUT", str(job.pk), faulty_s3.answer_500, times=1000)
     completion.complete(job.pk)
-    # A pause is over when the machine stalls before it is read, so its lower bounds are far below it.
+    # If the machine stalls, part of the pause has passed when it is read, so the lower bounds leave a margin.
     for refused_for, at_least, at_most in ((0, -60, 10), (100, 15, 40), (1000, 45, 61)):
         Job.objects.update(refused_at=Now() - timedelta(seconds=refused_for))
         complete_now(job)
@@ -1035,10 +1035,10 @@ def test_the_pause_of_a_refused_delivery_grows(dataset: Dataset, alice: User, pr
         assert at_least <= pause.total_seconds() <= at_most
 
 
-def test_a_repeated_attempt_creates_its_copies_again(
+def test_a_bundle_that_is_started_again_creates_its_copies_again(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A38: a file is replaced more often than an attempt adopts new versions. Its last version is not replaced."""
+    """A38: a file is replaced as often as a chunk may adopt newer files, so the bundle is started again."""
     monkeypatch.setattr(bundles, "ADOPTIONS", 2)
     job = make_job(dataset, alice, 3, delivery="manifest")
     execution.drain()
@@ -1135,7 +1135,7 @@ def check_delivery(receipt: Receipt, chunks: list[Chunk]) -> None:
 def test_concurrent_exports_of_the_same_files_do_not_make_jobs_fail(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: LazySettings
 ) -> None:
-    """A38: every file is replaced several times a second, each time by different bytes."""
+    """A38: every file is replaced several times a second, each time with different bytes."""
     change_settings(settings, export_backoff_base_seconds=0.1, export_backoff_max_seconds=0.1)
     source_db.execute("""
         CREATE FUNCTION data.rows_now(key text, effective_date date) RETURNS TABLE (k text, n int, at text)
@@ -1410,7 +1410,7 @@ def test_an_upload_does_not_adopt_a_file_older_than_the_limit_of_its_dataset(
 def test_a_completion_does_not_adopt_a_file_older_than_the_limit_of_its_dataset(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A16: after a chunk was done, another job replaces its file by rows that it read long ago."""
+    """A16: after a chunk is done, another job replaces its file with rows that it read long ago."""
     increment = versioned_data(source_db, dataset)
     Dataset.objects.update(reuse_max_age=60)
     job = make_job(dataset, alice, 1)

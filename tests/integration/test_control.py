@@ -113,8 +113,7 @@ def test_a_running_chunk_stops_at_its_next_part_and_its_upload_is_aborted(
 
     def cancel_soon() -> None:
         try:
-            while not list(storage.list_uploads("things/")):
-                pass
+            wait_until(lambda: list(storage.list_uploads("things/")))
             actions.cancel(job)
         finally:
             connection.close()

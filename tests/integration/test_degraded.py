@@ -1,4 +1,4 @@
-"""A18: snapshots. If the source has failed finally and the job allows it, an older file replaces a chunk."""
+"""A18: snapshots. If the source fails, no retry is left, and the job allows it, an older file replaces a chunk."""
 
 import io
 import json
@@ -48,7 +48,7 @@ def _long_pauses(settings: Any) -> None:
 
 @pytest.fixture
 def older(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> Job:
-    """A job for one day whose file exists. After it, the source fails."""
+    """A finished job for one day. Later calls of the source fail."""
     job = make_job(dataset, alice, 1)
     run(1)
     replace_function(source_db, RAISES)

@@ -101,7 +101,7 @@ def test_the_idempotency_key_of_a_deleted_task_can_be_reused(alice: User) -> Non
 
 # ---- Failures -------------------------------------------------------------------------------------------------------
 def test_it_deletes_nothing_without_redis(alice: User, configure_stages: ConfigureStages) -> None:
-    """The API would still show the run-state."""
+    """Otherwise, the API would still show the run-state."""
     task = completed(alice)
     before = objects(task)
     configure_stages(etl_redis_url=SecretStr("redis://127.0.0.1:9/0"))
@@ -225,7 +225,7 @@ def test_an_invalid_number_of_days_is_refused(api: APIClient, days: object) -> N
 
 
 def test_objects_of_another_service_are_kept(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Services that share a bucket have tasks with the same IDs, but with other numbers of runs."""
+    """Services that share a bucket have tasks with the same IDs, but with different run numbers."""
     task = completed(alice)
     theirs = f"{artifacts.folder(task)}ocr-9405313/theirs.md"
     storage.put(theirs, b"theirs", content_type="text/markdown")

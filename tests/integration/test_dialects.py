@@ -36,6 +36,7 @@ def process(exchange: dict[str, Any], **options: Any) -> Processed:
 
 def test_every_file_has_its_source() -> None:
     assert len(SERVERS) >= 14
+    assert all(server["documentation"] for server in SERVERS)
     assert all(each.startswith("https://") for server in SERVERS for each in server["documentation"])
 
 

@@ -529,7 +529,7 @@ def test_it_finds_a_read_only_folder(assert_found: Callable[[Path], None], tmp_p
 def test_it_finds_a_folder_inside_one_that_it_may_not_open(
     assert_found: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As root, every folder can be opened, so `stat` refuses instead of the system."""
+    """Root can open every folder, so a replacement of `stat` refuses access instead of the system."""
     (tmp_path / "closed").touch()
     inside, stat = tmp_path / "closed" / "cache", os.stat
 
@@ -543,7 +543,7 @@ def test_it_finds_a_folder_inside_one_that_it_may_not_open(
 
 
 def test_it_finds_a_temporary_folder_that_python_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python would use another folder. Processes refuse to start with it."""
+    """Python would use another folder. Processes refuse to start instead."""
     assert startup.unusable_temporary_folder() == ""
     missing = tmp_path / "missing"
     monkeypatch.setattr(tempfile, "tempdir", None)

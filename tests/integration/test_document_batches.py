@@ -211,7 +211,7 @@ def test_files_that_other_systems_stored_are_submitted_by_their_prefix(
 
 
 def test_files_of_an_inbox_are_not_read_without_any_quota(api: APIClient, alice: User, settings: LazySettings) -> None:
-    """B36: without the quota, their first bytes would be read, and their type would be refused."""
+    """B36: if some quota is left, their first bytes are read, and their type is refused."""
     storage.put(f"etl/inbox/{alice.pk}/no.rtf", b"{\\rtf1 A.}", content_type="application/rtf")
     assert api.post(BATCHES, {"prefix": ""}).json()["errors"][0]["code"] == "unsupported_format"
     change_settings(settings, etl_daily_documents=0)
@@ -291,7 +291,7 @@ def counting_descriptors(open_files: list[int], before: set[Path]) -> Callable[.
     return count
 
 
-def test_a_request_above_the_limit_is_413(api: APIClient, settings: LazySettings) -> None:
+def test_the_body_limit_of_a_batch_has_its_own_error(api: APIClient, settings: LazySettings) -> None:
     from etl.ingest.multipart import FILES
 
     limit = FILES[BATCHES].limit
@@ -767,7 +767,7 @@ def test_concurrent_cancellations_without_effect_are_not_recorded(api: APIClient
 
 
 def test_a_cancellation_is_recorded_beside_one_without_effect(api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B36: the second call begins before the first, and resets the time after documents were cancelled in Redis."""
+    """B36: the call without effect begins first. When it ends, it must not reset the time of the other call."""
     batch, tasks = make_batch(api, 2)
     begin(tasks[0])
     cancel_some = batch_actions.cancel_some

@@ -38,7 +38,7 @@ def rule(alice: User) -> Rule:
 
 # ---- Turns ----------------------------------------------------------------------------------------------------------
 def order_of(messages: list[Task], stage: Stage = Stage.OCR) -> list[int]:
-    """Deliver these messages to a worker in this order, and return the tasks that it runs."""
+    """Deliver these messages to a worker in this order, and return the IDs of the tasks that it runs."""
     order: list[int] = []
     tasks = list(Task.objects.all())
     known = {task.pk: seen(task).attempts[stage] for task in tasks}
@@ -97,7 +97,7 @@ def test_a_stream_of_single_documents_does_not_starve_a_backlog(alice: User, bob
 
 
 def test_cancelled_documents_do_not_delay_other_documents(alice: User, bob: User, rule: Rule) -> None:
-    """This includes their owner: cancelled tasks do not count for the rank of the next task."""
+    """This includes documents of their owner: cancelled tasks do not count for the rank of the next task."""
     backlog = [make_task(alice, rule=rule) for _ in range(5)]
     for task in backlog[2:]:
         actions.cancel(task=task)

@@ -193,7 +193,7 @@ def test_an_unknown_profile_is_an_error_of_the_invoice_and_its_data_is_read(
 # ---- Tasks ----------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def local(settings: LazySettings, configure_stages: ConfigureStages) -> ConfigureStages:
-    """The local provider, and the real processors without a model."""
+    """The local provider, and the real post-processors without a model."""
     configure_stages(etl_ocr_provider="local", etl_llm_base_url=None, etl_llm_model="")
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "llm": "etl.postprocessors.llm.Llm"}
     return configure_stages

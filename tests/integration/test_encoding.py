@@ -233,7 +233,7 @@ def test_escaped_names_that_are_equal_are_refused(source_db: psycopg.Connection)
 
 
 def test_bytes_in_arrays_that_are_not_hex_are_an_error(source_db: psycopg.Connection) -> None:
-    """A function can set `bytea_output = escape`, and `ABC` of its output could be read as hex."""
+    """A function can set `bytea_output = escape`, and its output, such as `ABC`, could be mistaken for hex."""
     source_db.execute(r"""
         CREATE FUNCTION data.escaped(key text, effective_date date) RETURNS TABLE (part bytea[], one bytea)
         LANGUAGE plpgsql AS $$ BEGIN

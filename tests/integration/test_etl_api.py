@@ -489,7 +489,7 @@ def test_markdown_is_served_as_plain_text(api: APIClient, alice: User) -> None:
     assert api.get(path(task, "markdown")).status_code == 409  # its key is unknown until recovery
 
 
-def test_markdown_is_available_after_a_failure_and_without_redis(api: APIClient, alice: User) -> None:
+def test_markdown_is_available_without_a_run_state(api: APIClient, alice: User) -> None:
     """B8."""
     task = make_task(alice)
     complete(task)

@@ -110,7 +110,7 @@ def test_a_running_task_can_be_cancelled_by_force(alice: User, stage: Stage, mon
     wait_until(lambda: seen(task).token)
     actions.cancel(task=row_of(task), is_forced=True)
     assert (row_of(task).status, row_of(task).phase, seen(task).status) == ("cancelled", stage, "cancelled")
-    thread.join(9)  # without RENEW_SECONDS, the first renewal is after 10 s
+    thread.join(9)  # a renewal after a third of the lease, 10 s, would be too late
     assert done == [False]
     assert row_of(task).status == "cancelled"
     assert run(task) == [False, False]
@@ -272,7 +272,7 @@ def test_a_retry_of_post_processing_requires_an_ocr_result(alice: User) -> None:
 
 # ---- Retry from OCR -------------------------------------------------------------------------------------------------
 def test_a_retry_can_repeat_all_stages(alice: User) -> None:
-    """B7: the artifacts are new, and attempts are counted from 0."""
+    """B7: attempts are counted from 0, and the artifacts of the previous run do not change."""
     task = make_task(alice, "once:raise ProviderUnavailable")
     run(task, Stage.OCR)
     run_when_due(task, Stage.OCR)
@@ -335,7 +335,7 @@ def test_one_of_several_concurrent_retries_wins(alice: User) -> None:
 
 
 def test_a_retry_during_another_retry_changes_nothing(alice: User) -> None:
-    """B7: both retries read that the task has ended, and the second one waited for the lock of the row."""
+    """B7: both retries read that the task has ended, and the second one waits for the lock of the row."""
     task = make_task(alice)
     run(task)
 
@@ -394,8 +394,7 @@ def test_a_worker_of_the_previous_run_is_fenced_off(alice: User) -> None:
 
 # ---- Paid responses -------------------------------------------------------------------------------------------------
 def test_a_retry_reuses_paid_model_responses(alice: User) -> None:
-    """B2: a retry of a failed task with the same rule does. A retry of a completed task, or one with another rule,
-    calls the model again."""
+    """B2: if it uses the same rule and the task has failed. A retry with another rule calls the model again."""
     rule = make_rule(alice, mode="llm")
     task = make_task(alice, "post:raise LlmRefused", rule=rule)
     run(task)

@@ -153,7 +153,7 @@ def test_a_retry_from_post_processing_does_not_fall_back_to_ocr(alice: User) -> 
 
 
 def test_recovery_waits_for_a_submission_that_creates_the_run_state(alice: User) -> None:
-    """B1, B10: a submission creates the run-state after the row. Recovery waits 30 seconds before it does."""
+    """B1, B10: a submission creates the run-state after the row. Recovery waits 30 seconds before it creates one."""
     task = make_row(alice)
     recovery.recover_all()
     assert runstate.read(task.pk) is None
@@ -300,7 +300,7 @@ def test_a_run_state_that_continues_after_its_row_ended_is_repaired(alice: User)
 
 def test_a_run_state_whose_row_was_lost_is_reported(alice: User) -> None:
     """A failover lost the last commits, but too few to change the watermark."""
-    lose_messages()  # and run-states of other tests
+    lose_messages()  # this also deletes run-states of other tests
     rule = make_rule(alice)
     lost, _kept, ended = (make_task(alice, rule=rule) for _ in range(3))
     run(ended)
@@ -459,7 +459,7 @@ def test_concurrent_recoveries_have_the_effect_of_one(alice: User) -> None:
         assert run(task) == [True, True]
 
 
-def test_one_of_several_concurrent_ticks_runs() -> None:
+def test_one_of_several_ticks_in_an_interval_runs() -> None:
     runs: list[int] = []
     for _ in range(3):
         runstate.once("recovery", every=30, run=lambda: runs.append(1))

@@ -141,7 +141,7 @@ def test_the_schema_accepts_what_the_service_accepts(
     *,
     good: bool,
 ) -> None:
-    """The schema describes the format of a request. A valid `file_key` or `rule_id` may not exist."""
+    """The schema describes the format of a request, not whether its `file_key` or `rule_id` exists."""
     if "17" in url:
         task = make_task(alice)
         fail(task)

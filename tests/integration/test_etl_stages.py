@@ -349,7 +349,7 @@ def test_an_incomplete_document_fails_if_the_rule_requires_complete_ones(alice: 
     assert row.error is not None
     assert (row.error["code"], row.error["retryable"]) == ("incomplete_document", False)
     assert "Not read reliably: " in row.error["detail"]
-    assert scripted_stages.calls(f"post-{task.pk}") == []
+    assert scripted_stages.calls("post-strict") == []
     assert seen(task).markdown_key
 
     other = make_task(alice, "warn odd\npost:spend 5", rule=rule)
@@ -602,7 +602,7 @@ def test_a_storage_failure_is_transient(alice: User, proxy: Proxy) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", Stage)
 def test_a_storage_that_refuses_writes_pauses_a_stage(alice: User, proxy: Proxy, stage: Stage) -> None:
-    """A40: only writes are refused. The engine is called once more than needed, and the attempts do not count."""
+    """A40: only writes are refused. Meanwhile, the provider is not called again, and the attempts do not count."""
     task = make_task(alice)
     if stage == Stage.POSTPROCESS:
         run(task, Stage.OCR)
@@ -634,7 +634,7 @@ def test_a_refused_stage_fails_after_the_storage_patience(
 
 
 def refused_for(task: Task, seconds: float) -> None:
-    """Set the time of the storage's first refusal to so many seconds ago, by the clock of Redis."""
+    """Set the time of the storage's first refusal to this many seconds ago, by the clock of Redis."""
     now, micros = valkey().time()
     valkey().hset(runstate.key_of(task.pk), "refused_at", now + micros / 1e6 - seconds)
 
@@ -811,8 +811,8 @@ def test_a_start_with_a_late_reply_does_not_count_as_an_attempt(alice: User, rel
     ],
 )
 def test_an_outcome_with_a_late_reply_counts(alice: User, relay: Relay, text: str, stage: Stage, status: str) -> None:
-    """B2: this includes a heartbeat that fails in the meantime, because the outcome has ended the lease. The run is not
-    counted as lost.
+    """B2: even if a heartbeat fails in the meantime, because the outcome has ended the lease. The run is not counted as
+    lost.
     """
     assert execution.RENEW_SECONDS < script.READ_SECONDS  # the heartbeat runs while the reply is pending
     task = make_task(alice, text)

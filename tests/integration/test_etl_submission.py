@@ -221,7 +221,7 @@ def test_an_unsupported_kind_is_refused_with_the_supported_kinds(api: APIClient,
 
 
 def test_a_pdf_that_states_too_many_pages_is_refused_in_numbers(api: APIClient) -> None:
-    """B12: linearized PDFs have their number of pages at the beginning. Workers refuse other documents."""
+    """B12: linearized PDFs have their number of pages at the beginning. Workers check the number of other documents."""
     pdf = b"%%PDF-1.7\n1 0 obj\n<< /Linearized 1 /L 99999 /O 3 /E 999 /N %d /T 999 >>\nendobj\n"
     body = assert_refused(send(api, pdf % 600, "a.pdf"), 413, "too_many_pages")
     assert body["detail"] == "The document has 600 pages; the limit is 500."

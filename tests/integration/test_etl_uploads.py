@@ -1,4 +1,4 @@
-"""B1, B12: documents that are uploaded with a presigned PUT before they are submitted, with a real object storage."""
+"""B1, B12: documents that are uploaded with a presigned PUT before they are submitted, with real object storage."""
 
 import urllib.error
 import urllib.request
@@ -107,7 +107,7 @@ def test_the_url_has_the_public_address(api: APIClient, settings: LazySettings) 
 
 
 def test_a_long_name_in_any_alphabet_is_shortened(api: APIClient) -> None:
-    """The name is sent in a header, which can have 2 KiB."""
+    """The name is sent in a header, which can have at most 2 KiB."""
     file_key = uploaded(api, name="../" + "報" * 600 + ".txt")
     assert submit(api, file_key).status_code == 202
     assert Task.objects.get().filename == "報" * 251 + ".txt"

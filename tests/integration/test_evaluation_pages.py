@@ -54,7 +54,7 @@ def test_an_empty_page_explains_the_first_step(me: Client, rule: Rule) -> None:
 
 
 def test_null_is_not_expected_data(alice: User, me: Client) -> None:
-    """The rule has no schema, which would refuse it."""
+    """The rule has no schema that would refuse it."""
     rule = editing.create(owner=alice, values={"name": "Text", "postprocess_mode": "skip"})
     task = read_document(alice, rule=rule)
     response = me.post(url(rule, "samples"), {"task": str(task.pk), "expected": "null"})

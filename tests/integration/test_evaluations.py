@@ -75,7 +75,7 @@ def get(api: APIClient, rule: Rule, number: int) -> Any:
 
 
 def work(user: User, times: int = 20) -> None:
-    """Process this number of messages, as workers do."""
+    """End the delays of waiting samples, and process this number of messages, as workers do."""
     SampleRun.objects.filter(status=SampleStatus.WAITING).update(available_at=Now())
     for _ in range(times):
         execution.run_next(user.pk)
@@ -242,7 +242,7 @@ def test_two_versions_are_compared(alice: User, api: APIClient, rule: Rule, mode
 
 
 def test_evaluations_with_deleted_samples_do_not_have_the_same_samples(alice: User, api: APIClient, rule: Rule) -> None:
-    """B38: accuracies include the deleted sample, and the compared samples do not."""
+    """B38: the accuracies still include the deleted sample, but the list of compared samples does not."""
     ids = [add(api, rule, read_document(alice, rule=rule)).json()["sample_id"] for _ in range(2)]
     for _ in range(2):
         start(api, rule)
@@ -254,7 +254,7 @@ def test_evaluations_with_deleted_samples_do_not_have_the_same_samples(alice: Us
     assert (len(answer["samples"]), answer["same_samples"]) == (1, False)
 
 
-def test_parallel_starts_of_a_user_wait_for_each_other(alice: User, api: APIClient, rule: Rule) -> None:
+def test_a_start_locks_the_row_of_its_user(alice: User, api: APIClient, rule: Rule) -> None:
     """B38: also of different rules, because the number of running evaluations is limited for each user."""
     add(api, rule, read_document(alice, rule=rule))
     with CaptureQueriesContext(connection) as queries:

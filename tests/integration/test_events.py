@@ -117,7 +117,7 @@ def test_a_lost_worker_has_an_event_when_its_chunk_fails(dataset: Dataset, alice
     claim()
     expire_leases()
     lost_leases.reclaim_batch(batch=10)
-    assert recorded(job) == [("status", "running")]  # no event: the claim had none, either
+    assert recorded(job) == [("status", "running")]  # no event of the chunk, because its claim had none, either
 
     Chunk.objects.update(attempts=4, status="running", token=1, lease_until="2000-01-01T00:00:00Z")
     lost_leases.reclaim_chunks()

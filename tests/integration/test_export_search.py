@@ -1,4 +1,4 @@
-"""Names of exports, the search for exports in the API, on the page, and by staff, and suggested keys. A41."""
+"""Names of exports, suggested keys, and the search for exports: in the API, on the page, and by staff. A41."""
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -65,7 +65,7 @@ def test_an_invalid_name_is_refused(api: APIClient, dataset: Dataset, name: Any,
 
 @pytest.mark.parametrize("space", ["\u00a0", "\u202f", "\u3000"])
 def test_a_name_with_other_spaces_is_found(api: APIClient, dataset: Dataset, space: str) -> None:
-    """A41"""
+    """A41."""
     name = f"Flights{space}of{space}February"
     assert api.post("/exports", {**BODY, "name": name}).status_code == 202
     assert search(api, q=name) == [name]
@@ -93,7 +93,7 @@ def test_exports_of_a_schedule_have_its_name_unless_the_request_has_one(dataset:
 
 # ---- Search ---------------------------------------------------------------------------------------------------------
 def test_a_part_of_the_name_is_enough(api: APIClient, dataset: Dataset, alice: User, bob: User) -> None:
-    """A41."""
+    """A41: a text of fewer than three characters is searched only at the beginning of names."""
     for name in ("Flights 2013", "late flights", "100%_sure", "ÜBERSICHT"):
         make_job(dataset, alice, 1, name=name)
     make_job(dataset, alice, 1)

@@ -61,7 +61,7 @@ def rule(alice: User) -> Rule:
 
 
 def add(rule: Rule, data: Any = None, *, user: User | None = None, days: int = 0, **changes: Any) -> Task:
-    """Insert an ended document that was created so many days after DAY."""
+    """Insert an ended document, created `days` days after DAY. With `data`, it is completed."""
     if data is not None:
         result = {"data": data}
         changes = {"status": "completed", "result": result, "last_result": result, "last_result_run": 1, **changes}
@@ -273,8 +273,11 @@ def test_corrected_results_are_exported(api: APIClient, rule: Rule) -> None:
 
 
 def test_rows_have_the_data_of_the_current_result(rule: Rule) -> None:
-    """The cases are: a result of the last run, one of an earlier release, a corrected one, one that was corrected in an
-    earlier run, one of an earlier run, one without corrections in its review, and a result without data."""
+    """Rows have the same data as `current_result`.
+
+    The cases are, in order: a result of the last run, of an earlier release, with corrections, with corrections of an
+    earlier run, of an earlier run, with a review without corrections, and without data.
+    """
     corrected = {"corrections": 1, "corrected_result": {"data": {"a": Number("2.50")}}}
     for changes in (
         {}, {"last_result": None, "last_result_run": None}, {"reviewed_run": 1, **corrected},

@@ -78,7 +78,7 @@ END $$
 
 @pytest.fixture
 def source_of(settings: LazySettings) -> Iterator[Callable[[str], psycopg.Connection]]:
-    """A source database of an encoding."""
+    """A function that creates a source database with an encoding, and returns a connection to it."""
     server, name = servers.started[0].postgres, "encoded"
     opened: list[psycopg.Connection] = []
     with psycopg.connect(server.url(SUPERUSER), autocommit=True) as admin:
@@ -160,7 +160,7 @@ def test_every_type_whose_text_can_be_a_formula_is_escaped(source_db: psycopg.Co
 
 
 def test_types_whose_text_is_no_formula_are_unchanged(source_db: psycopg.Connection) -> None:
-    """Only numbers of JSON can start with a sign. The other types start with brackets, or cannot contain formulas."""
+    """In JSON, only numbers can start with a sign. Other types start with a bracket, or cannot contain formulas."""
     source_db.execute(r"""
         CREATE TYPE data.pair AS (a text, b text);
         CREATE DOMAIN data.list AS text[];

@@ -211,7 +211,7 @@ def test_files_of_other_users_are_reused_only_for_granted_keys(
 def test_an_accepted_job_ends_but_its_owner_cannot_download_it(
     dataset: Dataset, team: Group, alice: User, api: APIClient
 ) -> None:
-    """C12: the owner gets neither links nor files, but the status. If the grant is added again, all of it works."""
+    """C12: the owner gets the status, but neither links nor files until the grant is added again."""
     own_grant = grant(dataset, team)
     grant(dataset, Group.objects.create(name="others"))
     job = make_job(dataset, alice, 1, delivery="manifest")

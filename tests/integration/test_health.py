@@ -22,7 +22,7 @@ from tests.conftest import change_settings
 from tests.servers import OPERATOR
 from tests.waiting import expect_within, wait_until
 
-# The health checks do not use Django's connection, so the test database must be created before.
+# The health checks do not use Django's connection, so the test database must exist before they run.
 pytestmark = pytest.mark.usefixtures("django_db_setup")
 
 

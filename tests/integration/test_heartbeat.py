@@ -31,7 +31,7 @@ def fail() -> None:
 
 
 def two_seconds_ago() -> float:
-    """Return when a lease was renewed whose next check renews it, while its thread does not yet."""
+    """Return a renewal time after which the next `check` renews the lease again, but the thread does not yet."""
     return time.monotonic() - 2
 
 
@@ -99,7 +99,7 @@ def test_a_database_outage_does_not_lose_the_lease(settings: LazySettings) -> No
 @pytest.mark.django_db(transaction=True)
 def test_each_heartbeat_closes_its_connection(settings: LazySettings) -> None:
     """A thread that ends does not return its connection, so the pool would run out of connections."""
-    change_settings(settings, export_lease_seconds=3)  # the heartbeats end if the machine stalls for as long in one
+    change_settings(settings, export_lease_seconds=3)  # heartbeats end if the machine stalls for 3 s during one
     seen: list[bool] = []
 
     def query() -> None:

@@ -35,7 +35,7 @@ from tests.waiting import wait_until
 OTHER_BUCKET = "another-service"
 MIB = 1024 * 1024
 
-# The actions that AWS requires for each method, from its Service Authorization Reference. SeaweedFS has the same names.
+# The actions that AWS requires for each method (Service Authorization Reference). SeaweedFS uses the same names.
 ACTIONS = {
     "abort_multipart_upload": {"s3:AbortMultipartUpload"},
     "complete_multipart_upload": {"s3:PutObject"},
@@ -46,7 +46,7 @@ ACTIONS = {
     "get_bucket_lifecycle_configuration": {"s3:GetLifecycleConfiguration"},  # the doctor reads it
     "get_object": {"s3:GetObject"},
     "head_bucket": {"s3:ListBucket"},
-    # With the second, the response to a missing object is 404 and not 403.
+    # With s3:ListBucket, the response for a missing object is 404 and not 403.
     "head_object": {"s3:GetObject", "s3:ListBucket"},
     "list_multipart_uploads": {"s3:ListBucketMultipartUploads"},
     "list_objects_v2": {"s3:ListBucket"},

@@ -1,4 +1,4 @@
-"""The invariants of chaos tests. They accept correct rows and objects, and reject each kind of wrong ones."""
+"""The checks of invariants in chaos tests. They accept correct rows and objects, and reject each kind of error."""
 
 import json
 import threading
@@ -209,12 +209,12 @@ def test_it_accepts_a_file_that_an_unsuccessful_chunk_replaced(cached: File) -> 
 
 
 def late_record(file: File) -> None:
-    """Replace the file by the upload of a chunk that ended successfully, as if an earlier upload was recorded later."""
+    """Replace the file with the upload of a successful chunk, as if an earlier upload had been recorded later."""
     replace(file.path, b"newer", chunk=str(Chunk.objects.get(status="done").pk))
 
 
 def late_record_beside_a_failure(file: File) -> None:
-    """The same, with an unsuccessful chunk at the same path, which did not write the object."""
+    """Do the same as `late_record`, beside an unsuccessful chunk at the path, which did not write the object."""
     unsuccessful_chunk(file)
     late_record(file)
 

@@ -1,4 +1,4 @@
-"""Claims and outcomes of chunks, with a real Postgres. A10 to A13, A17, A19."""
+"""Claims and outcomes of chunks, with a real Postgres. A10 to A14, A16, A17, A19."""
 
 import threading
 from collections import Counter
@@ -35,7 +35,7 @@ def claim() -> Claim:
 
 
 def in_threads(count: int, work: Any) -> list[Any]:
-    """Run `work(n)` in several threads that start at the same time. Each has its own database connection."""
+    """Return the results of `work(n)` in threads that start together, each with its own database connection."""
     barrier = threading.Barrier(count)
 
     def run(n: int) -> Any:
@@ -477,7 +477,7 @@ def test_a_missing_file_leads_to_a_call(dataset: Dataset, alice: User) -> None:
 
 
 def test_batches_with_the_same_files_in_another_order_do_not_deadlock(dataset: Dataset, alice: User, bob: User) -> None:
-    """I1: the loser's chunks would stay running until their leases expire."""
+    """I1: after a deadlock, the chunks of the aborted transaction would stay running until their leases expire."""
     finished_job(dataset, alice, 5)
     jobs = [
         make_job(dataset, user, reuse="never", pairs=order)

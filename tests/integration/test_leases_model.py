@@ -249,7 +249,7 @@ class Exports(RuleBasedStateMachine):
 
     @rule(held=holds)
     def withdraw(self, held: Held) -> None:
-        """End a lease by the action of staff, who have seen this token."""
+        """End a lease on behalf of staff who saw this token."""
         pk, token = held.pairs[0]
         lost = lost_leases.withdraw(pk, token=token)
         assert (lost is not None) == self.model.is_held_by(pk, token)
@@ -324,7 +324,7 @@ class Exports(RuleBasedStateMachine):
 
     @rule(completing=completings)
     def leave_completion(self, completing: Completing) -> None:
-        """Release a completion, as a worker does that receives SIGTERM."""
+        """Release a completion, as a worker that receives SIGTERM does."""
         gone = sql.scalar(completion.RELEASE, job=completing.job, token=completing.token)
         assert (gone is not None) == self.is_current(completing)
         if gone:

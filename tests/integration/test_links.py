@@ -245,7 +245,7 @@ def test_refusals_have_the_first_documented_reason(
 def test_a_request_that_waited_for_a_revocation_is_refused(
     dataset: Dataset, alice: User, late: Callable[[Receipt], object]
 ) -> None:
-    """A24: the request starts before the receipt is revoked, and gets its lock afterwards."""
+    """A24: the request starts before the receipt is revoked, and gets the receipt's lock afterward."""
     receipt = finish(make_job(dataset, alice, 1)).receipt
 
     def send_late() -> object:

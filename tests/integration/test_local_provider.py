@@ -67,7 +67,7 @@ def long_document(make_document: Maker) -> Document:
 
 @pytest.fixture
 def failing_provider(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], LocalProvider]]:
-    """Return a function that starts a provider, in whose reader process the first call of a function fails."""
+    """Return a function that starts a provider. In its reader process, the first call of the function `place` fails."""
     started = []
 
     def start(place: str) -> LocalProvider:
@@ -277,7 +277,7 @@ def test_sideways_scans_are_rotated(provider: LocalProvider, make_document: Make
     "lines", [["The house is sold now", "in open session on noon"], ["Soup 6.90", "Noodles 8.80", "Sum 15.70"]]
 )
 def test_upside_down_scans_are_rotated(provider: LocalProvider, make_document: Maker, lines: list[str]) -> None:
-    """Upside down, the engine reads many of these letters as others, with a confidence of almost 0.8."""
+    """The engine reads many upside-down letters as other letters, with a confidence of almost 0.8."""
     sheet, buffer = Image.new("L", (1000, 1400), "white"), io.BytesIO()
     font = ImageFont.truetype(FONT, 40)
     for number, line in enumerate(lines):
@@ -365,7 +365,7 @@ def test_white_text_on_a_dark_ground_is_not_hidden(provider: LocalProvider, make
 
 @pytest.mark.slow
 def test_narrow_spaces_separate_words(provider: LocalProvider, make_document: Maker) -> None:
-    """A space of the file separates words, even if justified text makes it narrow."""
+    """A space character in the file separates words, even if justified text makes it narrow."""
     content = b"BT /F 12 Tf 72 700 Td -2.6 Tw (half of the price is due) Tj ET"
     result, _ = convert(provider, make_document(hostile.page(hostile.stream(content))))
     assert "half of the price is due" in result.markdown
@@ -414,8 +414,10 @@ BAD: list[tuple[str, bytes, DocumentFormat, type[EtlError]]] = [
 def test_each_kind_of_bad_document_has_an_error(
     provider: LocalProvider, make_document: Maker, content: bytes, kind: DocumentFormat, error: type[EtlError]
 ) -> None:
-    """B12: the documents exceed a limit, are encrypted, or are corrupt. The next document is read. B18: a document
-    without text is an error."""
+    """B12: the documents exceed a limit, are encrypted, or are corrupt. The next document is read.
+
+    B18: a document without text is an error.
+    """
     document = make_document(content, kind)
     with pytest.raises(EtlError) as caught:
         convert(provider, document)
@@ -731,9 +733,9 @@ process.kill()
 # ---- Documents with code execution ----------------------------------------------------------------------------------
 @pytest.fixture
 def compromised_provider(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], LocalProvider]]:
-    """Return a function that starts a provider, in whose document processes this code runs after each page.
+    """Return a function that starts a provider. In its document processes, `code` runs after each page.
 
-    `result` is the message about the page.
+    In the code, `result` is the message about the page. `modules`: sources of Python modules by name, for its readers.
     """
     started = []
 
@@ -808,7 +810,7 @@ def test_a_document_cannot_start_processes(
 
 
 def start_grandchild(megabytes: int, *, new_session: bool = False, seconds: int = 1) -> str:
-    """Return code that starts a process with this much memory, and ends after these seconds."""
+    """Return code that starts a process that fills `megabytes` of memory. The code itself ends after `seconds`."""
     return f"""
         if not libc.fork():
             if {new_session}:
@@ -842,7 +844,7 @@ def test_a_process_that_a_document_leaves_is_killed(
 def test_no_document_is_read_without_the_required_sandbox(
     compromised_provider: Callable[..., LocalProvider], make_document: Maker, settings: LazySettings
 ) -> None:
-    """B12: ETL_REQUIRE_SANDBOX refuses to read documents if a part of the sandbox is missing."""
+    """B12: with ETL_REQUIRE_SANDBOX, documents are not read if a part of the sandbox is missing."""
     document = make_document(hostile.printed("Anything"))
     provider = compromised_provider("", **UNFILTERED)
     change_settings(settings, etl_require_sandbox=True)
@@ -862,7 +864,7 @@ def test_the_memory_of_all_processes_of_a_document_is_limited(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(reader, "MAX_MEMORY", 300 * MEGABYTE)
-    # The document's process does not end before the other process has filled its memory, also if the machine stalls.
+    # The document's process does not end before the other process has filled its memory, even if the machine stalls.
     provider = compromised_provider(start_grandchild(317, seconds=60), **UNFILTERED)
     with pytest.raises(FileTooLarge):
         convert(provider, make_document(hostile.printed("Anything")))
@@ -934,8 +936,10 @@ def test_the_number_of_threads_is_limited(
 
 
 def reader_pids(folder: Path) -> list[int]:
-    """Return the reader processes with modules of this folder and all their descendants, including those that left the
-    process group. Tests in other processes have readers too."""
+    """Return the PIDs of the reader processes with this folder as PYTHONPATH, and of all their descendants.
+
+    These include descendants that left the process group, but not the readers of tests in other processes.
+    """
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -970,7 +974,7 @@ def test_a_page_with_the_layout_model_takes_less_than_a_third_of_the_memory(prov
 
 @pytest.mark.slow
 def test_memory_does_not_grow(provider: LocalProvider) -> None:
-    """B12: a worker and its reader process need less than 1 GB. `make bench ONLY=P11` tests 50 documents."""
+    """B12: the reader process needs less than 640 MB. `make bench ONLY=P11` tests 50 documents."""
     names = ("notice-zh-scan.jpg", "invoice.pdf", "notice-zh.pdf")
     documents = [samples.document(samples.sample(name)) for name in names]
     for document in documents:

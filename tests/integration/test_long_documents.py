@@ -43,7 +43,7 @@ def pages_of(rows: int) -> list[str]:
 
 
 def rows_of(request: Request) -> list[dict[str, Any]]:
-    """Return all rows in the document's text of a request."""
+    """Return all rows of the document's text in a request."""
     return [{"sku": sku, "amount": float(amount)} for sku, amount in LINE.findall(text_of(request))]
 
 
@@ -148,7 +148,7 @@ def test_rows_reread_without_success_are_shown_with_their_values(models: ModelSe
 
 
 def test_items_that_differ_only_in_a_missing_field_are_not_mixed_up(models: ModelServer) -> None:
-    """The item lacks its number, and all other values of it occur in other items too."""
+    """The item lacks its number, and all of its other values occur in other items too."""
     page = HEAD + "".join(f"| A-{number} | 7.50 |\n" for number in range(60))
 
     def answer(request: Request) -> Reply:
@@ -188,7 +188,7 @@ def test_a_required_value_missing_from_all_pieces_is_requested_once(models: Mode
 
 
 def test_other_members_of_the_reply_about_a_missing_value_are_ignored(models: ModelServer) -> None:
-    """The response has the value and invalid rows. It is not requested again, and the value is used."""
+    """The response has the value and invalid rows. The value is used, and nothing is requested again."""
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "total": {"type": "number"}}, "required": ["total"]}
 
     def answer(request: Request) -> Reply:
@@ -307,8 +307,9 @@ def test_values_outside_of_lists_are_corrected_without_the_lists(models: ModelSe
 
 
 def test_a_correction_of_one_value_does_not_lose_another(models: ModelServer) -> None:
-    """A correction shows only the lines of the wrong value. The model cannot find other values there and returns null
-    for them, which must not replace valid values.
+    """A correction shows only the lines of the wrong value.
+
+    The model cannot find other values there and returns null for them, which must not replace valid values.
     """
     names = ("opening", "closing", "number")
     schema = {**SCHEMA, "properties": {**SCHEMA["properties"], **{name: {"type": "number"} for name in names}}}
@@ -360,8 +361,9 @@ def test_shared_definitions_stay_strict_within_items(models: ModelServer) -> Non
 
 
 def test_an_item_that_fits_no_alternative_is_not_replaced_by_another(models: ModelServer) -> None:
-    """The error concerns the whole item, so there is no valid value that the correction must keep. It must not be
-    replaced by any other valid item.
+    """The error concerns the whole item, so it has no valid values that a correction must keep.
+
+    Even so, another valid item must not replace it.
     """
     rows = {"type": "array", "items": {"anyOf": [ROW, {"type": "string"}]}}
     schema = {**SCHEMA, "properties": {"lines": rows}}
@@ -602,8 +604,8 @@ def test_the_wrong_items_of_all_pieces_share_requests(models: ModelServer, every
 def test_a_refused_reply_is_named_although_a_later_reply_of_the_round_was_used(models: ModelServer) -> None:
     """One response has so many invalid items that they need two requests.
 
-    The model returns too few items for the first one until a request contains this complaint. Before, the second reply
-    hid the refusal, and 100 items were missing.
+    The model returns too few items for the first one until a request names this error. Before, the second response hid
+    the refusal, and 100 items were missing.
     """
 
     def answer(request: Request) -> Reply:
@@ -625,7 +627,7 @@ def test_a_refused_reply_is_named_although_a_later_reply_of_the_round_was_used(m
 
 @pytest.mark.slow
 def test_each_request_names_the_refusal_of_its_own_items(models: ModelServer) -> None:
-    """Both requests of a round are refused. Before, only the last refusal was named, and with the wrong number."""
+    """Both responses of a round are refused. Before, only the last refusal was named, and with the wrong number."""
 
     def answer(request: Request) -> Reply:
         if not is_correction(request):

@@ -1,4 +1,4 @@
-"""Metrics: access, aggregation over processes, and gauges from the database. A27."""
+"""Metrics: access, aggregation over processes, and gauges from the database. A27, B11, C6."""
 
 import importlib
 import re
@@ -93,7 +93,7 @@ def test_it_sums_over_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("export_signed_download_403_total", "counter", "export_signed_download_403_total"),
     ],
 )
-def test_every_documented_metric_exists_from_the_start(client: Client, name: str, kind: str, sample: str) -> None:
+def test_metrics_exist_from_the_start(client: Client, name: str, kind: str, sample: str) -> None:
     """A27."""
     lines = client.get("/metrics").content.decode().splitlines()
 
@@ -169,7 +169,7 @@ def test_it_reports_the_depth_and_age_of_document_queues(alice: User, settings: 
 
 
 def test_runs_of_recovery_and_of_the_sweep_are_counted(db: None) -> None:
-    """C6: a run is counted once, also if several schedulers (Celery beats) start it."""
+    """C6: a run is counted once, even if several schedulers (Celery beats) start it."""
 
     def ticks(tick: str) -> float:
         value: float = etl_metrics.TICKS.labels(tick)._value.get()

@@ -61,9 +61,7 @@ class Databases:
 
     @contextmanager
     def open(self, name: str) -> Iterator[Any]:
-        """Open a connection of Django to this database, under its name as the alias, which the migration recorder
-        requires.
-        """
+        """Open a Django connection to this database. Its alias is the name, as the migration recorder requires."""
         connections.databases[name] = {**connection.settings_dict, "NAME": name, "OPTIONS": {}}
         try:
             yield connections[name]
@@ -132,8 +130,9 @@ def test_every_migration_is_repeatable() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_migration_interrupted_at_any_statement_can_be_repeated(databases: Databases) -> None:
-    """Interrupt each migration at its last statement, then at the one before, and so on. Stop when an interruption
-    leaves no change, because all earlier statements are in the same transaction.
+    """Interrupt each migration at its last statement, then at the one before, and so on.
+
+    Stop when an interruption leaves no change, because all earlier statements are in the same transaction.
     """
     before, state = databases.make(), ProjectState()
     for node in ORDER:
@@ -159,9 +158,7 @@ def test_a_migration_interrupted_at_any_statement_can_be_repeated(databases: Dat
 
 @pytest.mark.slow
 def test_an_index_is_built_again_after_a_lock_timeout(databases: Databases) -> None:
-    """With the lock timeout of docs/upgrade.md, a dump that runs while the index is built makes the build fail and
-    leave an invalid index.
-    """
+    """With the lock timeout of docs/upgrade.md, a concurrent dump makes the build fail and leave an invalid index."""
     name, node = databases.make(), ("exports", "0004_reusable_of_job")
     databases.migrate(name, ("exports", "0003_events_quotas_webhooks"))
     with databases.session(name) as dump:

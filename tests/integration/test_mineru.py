@@ -73,7 +73,7 @@ def configure(settings: Any) -> Any:
 
 @pytest.fixture
 def start(configure: Any) -> Iterator[Any]:
-    """Start a server of a protocol, and point Sluice at it."""
+    """A function that starts a server of a protocol, and configures Sluice to use it."""
     with ExitStack() as stack:
 
         def make(protocol: str, **more: Any) -> Scripted:
@@ -287,7 +287,7 @@ def test_does_not_cancel_a_job_after_losing_the_lease(start: Any, document: Docu
 
 
 def test_submits_again_when_the_server_has_lost_the_job(server: Scripted, protocol: str, document: Document) -> None:
-    """A restarted server has no jobs. The document has not failed because of that."""
+    """A restarted server has no jobs. That must not fail the document."""
     remembered: list[str] = []
     result = convert(
         document, StageContext(seconds=20, provider_task_id="job_of_long_ago", on_provider_task=remembered.append)
@@ -434,7 +434,7 @@ def test_treats_a_refused_connection_as_unreachable(configure: Any, protocol: st
 def test_maps_refusals_to_errors(
     server: Scripted, protocol: str, document: Document, *, reply: Reply, code: str, transient: bool
 ) -> None:
-    """B14: and states whether another attempt can succeed."""
+    """B14: the error states whether another attempt can succeed."""
     server.on("POST", SUBMIT[protocol], reply)
     error = failure(document)
     assert (error.code, error.transient) == (code, transient)
@@ -480,8 +480,10 @@ def test_releases_its_worker_during_a_long_retry_after(server: Scripted, protoco
 def test_maps_failed_jobs_to_errors(
     server: Scripted, document: Document, message: str, kind: type[errors.EtlError]
 ) -> None:
-    """B14: version 4.0 reports all of these as `parse_failed`, and other servers send only the message. All messages
-    are from real servers."""
+    """B14: all messages are from real servers.
+
+    Version 4.0 reports all of these failures as `parse_failed`, and other servers send only the message.
+    """
     server.fails = {"type": "engine_error", "code": "parse_failed", "message": message, "param": None}
     error = failure(document)
     assert type(error) is kind
@@ -587,7 +589,7 @@ def test_sends_a_configured_key_to_self_hosted_servers(protocol: str, start: Any
 
 
 def test_refuses_results_on_other_hosts(start: Any, document: Document) -> None:
-    """B14: neither by the URL of the result nor by a redirect."""
+    """B14: both the URL of a result and a redirect can name another host."""
     with serving(V3Server()) as stranger:
         server = start("cloud-v4", etl_mineru_result_hosts=["127.0.0.1"])
         server.zip_url = f"{stranger.base}/steal.zip"
@@ -656,7 +658,7 @@ GIGABYTES = 10 * 1024**3
 
 
 def bomb(member: str, *, claimed: int) -> bytes:
-    """Return an archive of about 10 MB, with a member that unpacks to 10 GB and declares another size."""
+    """Return an archive of about 10 MB, with a member that unpacks to 10 GB and declares `claimed` bytes."""
     squeeze = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     block = squeeze.compress(bytes(2**24)) + squeeze.flush(zlib.Z_FULL_FLUSH)
     data = block * (GIGABYTES // 2**24) + squeeze.flush()
@@ -803,11 +805,12 @@ def test_refuses_office_documents_that_are_not_archives(start: Any, tmp_path: Pa
 
 
 def test_sends_valid_archives_unchanged(start: Any, tmp_path: Path) -> None:
-    start("v4")
+    server = start("v4")
     document = document_of(
         tmp_path, DocumentFormat.DOCX, pack({"word/document.xml": "<w:t>a</w:t>" * 10_000, "a\\b": "x"})
     )
     assert len(convert(document).pages) == 2
+    assert [job.document for job in server.jobs.values()] == [document.path.read_bytes()]
 
 
 # ---- Pages ----------------------------------------------------------------------------------------------------------

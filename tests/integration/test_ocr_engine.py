@@ -50,15 +50,13 @@ def output(code: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["Engine().read(page)", "LayoutModel().find(page, 1.0)"])
 def test_models_treat_denormals_as_zero(first: str) -> None:
-    """A regression test: detection took two and a half times as long. The first model that a process loads sets this
-    option.
-    """
+    """Otherwise, detection takes two and a half times as long. The first model of a process sets this option."""
     assert float(output(DENORMAL.format(first=first))) == 0
 
 
 @pytest.mark.slow
 def test_a_line_is_recognized_identically_alone_and_among_others() -> None:
-    """Lines were padded to the width of the longest line, which took longer and changed the result."""
+    """Padding lines to the width of the longest line would take longer and change the result."""
     alone, together, long = json.loads(output(LINES))
     assert alone == together
     assert alone[0] == "Total 42"

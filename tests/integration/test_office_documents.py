@@ -56,7 +56,7 @@ def read(provider: LocalProvider, name: str) -> tuple[list[str], list[tuple[str,
 # ---- Formats --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["invoice.docx", "invoice.odt", "invoice.epub", "invoice.html"])
 def test_headings_tables_and_lists_keep_their_structure(provider: LocalProvider, name: str) -> None:
-    """B28"""
+    """B28."""
     text = "\n\n".join(read(provider, name)[0])
     assert "# Invoice EX-2024-0117" in text
     assert "# Goods and services" in text
@@ -151,7 +151,7 @@ def test_a_formula_may_have_an_empty_text_as_its_value(provider: LocalProvider, 
     [("utf-8", "<!DOCTYPE"), ("utf-16", "<!DOCTYPE"), ("utf-32", "<!DOCTYPE"), ("utf-7", "+ADwAIQ-DOCTYPE")],
 )
 def test_a_document_type_is_refused_in_every_encoding(encoding: str, begin: str) -> None:
-    """B28"""
+    """B28."""
     text = f'<?xml version="1.0" encoding="{encoding}"?>{begin} a [<!ENTITY x "y">]><a b="&x;"/>'
     with pytest.raises(errors.FileCorrupt):
         xml.parse(text.encode("ascii" if encoding == "utf-7" else encoding))
@@ -180,7 +180,7 @@ def test_text_boxes_and_large_pictures_of_sheets(provider: LocalProvider, make_d
 
 
 def test_struck_text_of_cells_is_marked(provider: LocalProvider, make_document: Maker) -> None:
-    """B28"""
+    """B28."""
     workbook = openpyxl.Workbook()
     sheet = workbook.active
     struck = InlineFont(strike=True)
@@ -362,7 +362,7 @@ def test_cells_with_line_breaks_and_text_after_a_quotation_mark_need_no_warning(
 
 
 def test_only_line_ends_separate_rows(provider: LocalProvider, make_document: Maker) -> None:
-    """Before, a line separator in a cell tore its row. The last character is the end of a file in DOS."""
+    """Before, a line separator in a cell split its row. The last character marks the end of a file in DOS."""
     text = "Item,Amount\r\nSteel\u2028brackets,12\r\nNails\x0b\x85,3\r\n\x1a"
     result, _ = convert(provider, make_document(text.encode(), DocumentFormat.CSV))
     assert "| Item | Amount |\n| --- | --- |\n| Steel brackets | 12 |\n| Nails | 3 |" in result.markdown
@@ -696,7 +696,7 @@ BOMBS: list[tuple[str, bytes, DocumentFormat, type[EtlError]]] = [
 def test_decompression_bombs_are_refused_and_the_next_document_is_read(
     provider: LocalProvider, make_document: Maker, content: bytes, kind: DocumentFormat, error: type[EtlError]
 ) -> None:
-    """B28"""
+    """B28."""
     with pytest.raises(EtlError) as caught:
         convert(provider, make_document(content, kind))
     assert isinstance(caught.value, error)
@@ -723,9 +723,7 @@ CITED = hostile_office.paragraph(b"Text.") + b'<w:p><w:r><w:footnoteReference w:
 def test_nested_content_is_read_once(
     provider: LocalProvider, make_document: Maker, content: bytes, kind: DocumentFormat, counts: tuple[int, int]
 ) -> None:
-    """B12: before, each level was read twice as often as the level above it, so 469 bytes exceeded the time limit of
-    every attempt.
-    """
+    """B12: before, the number of reads doubled with each level, so 469 bytes exceeded the time limit."""
     markdown = convert(provider, make_document(content, kind))[0].markdown
     assert markdown.count("Text.") == 1
     assert (markdown.count("Box."), len(re.findall(r"Note( \d+)?\.", markdown))) == counts
@@ -818,7 +816,7 @@ class BrokenFile(io.BytesIO):
         raise RuntimeError
 
 
-def test_an_unexpected_error_of_a_document_names_its_class_and_place() -> None:
+def test_an_unexpected_error_of_a_document_names_its_class() -> None:
     limits = DocumentLimits(pages=5, pixels=1, text=1_000)
     messages = list(reading.read(DocumentFormat.CSV, BrokenFile(), limits, describe=lambda error: type(error).__name__))
     assert messages == [{"error": "FileCorrupt", "reason": "RuntimeError"}]

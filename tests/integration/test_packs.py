@@ -185,7 +185,7 @@ def test_other_bytes_of_a_pack_are_not_delivered(job: Job, garbage: bytes) -> No
 
 
 def test_the_completion_packs_files_of_a_lost_pack_again(job: Job) -> None:
-    """A28, A38: such as after the database was restored from a backup."""
+    """A28, A38: a pack can be lost when the database is restored from a backup."""
     storage.delete(packs.key_of_batch(job.pk, job.chunks.get(seq=1).pack or 0))
     completion.complete(job.pk)
     assert packs_of(job) == [None] * 4 + [1] * 3
@@ -243,7 +243,7 @@ def test_no_completion_uses_a_pack_that_the_sweep_may_delete() -> None:
 
 
 def test_the_sweep_deletes_packs_without_a_receipt(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A26: no client was promised an expiry of these, so they are not counted as violations."""
+    """A26: no receipt has promised an expiry of these packs, so they are not counted as violations."""
     assert storage_cleanup.delete_orphans() == 0  # the completion may use recent packs
     assert after_restore.find_unreferenced_deliveries(delete=False) == 0
     completion.complete(job.pk)

@@ -19,7 +19,7 @@ from config.platform import storage
 from etl.maintenance import cleanup
 from etl.models import Task
 from etl.pipeline import artifacts, engines, page_images
-from tests.broker import queued, valkey
+from tests.broker import lose_messages, queued, valkey
 from tests.conftest import change_settings, client_of
 from tests.integration.etl_factories import make_task
 from tests.integration.stage_runs import ConfigureStages, run
@@ -206,13 +206,15 @@ def test_without_a_worker_the_response_has_retry_after(
 
 
 def test_a_page_that_cannot_be_drawn_is_not_drawn_again(api: APIClient, alice: User) -> None:
-    """The document is damaged. Later requests do not draw it again."""
+    """The document is damaged. Later requests do not draw the page again."""
     task = submit(alice, pages(1))
     run(task)
     replace(task, b"not a PDF any more", "pdf")
     page_images.draw(task.pk, page=1, width=1240)
+    lose_messages()
     response = image(api, task, 1)
     assert (response.status_code, response.json()["code"]) == (409, "image_unavailable")
+    assert queued("etl-ocr") == 0
 
 
 @pytest.mark.slow
@@ -235,7 +237,7 @@ def test_a_worker_without_the_required_sandbox_does_not_give_a_page_up(
 
 
 def test_a_slow_storage_does_not_give_a_page_up(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The document is not the cause: a model would never see the page."""
+    """The document is not the cause. If the page were given up, a model would never see it."""
     task = submit(alice, pages(1))
     run(task)
     with monkeypatch.context() as patch:

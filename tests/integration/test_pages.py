@@ -58,7 +58,7 @@ def test_one_address_cannot_lock_out_other_users(carol: User, settings: LazySett
     assert "Incorrect username or password" in sign_in(Client(), "carol", "wrong", REMOTE_ADDR="192.0.2.2")
 
 
-def test_any_text_is_accepted_as_a_password(carol: User) -> None:
+def test_any_password_text_gets_a_response(carol: User) -> None:
     assert "Null characters are not allowed" in sign_in(Client(), "x" * 100, "\0 ")
     assert "Incorrect username or password" in sign_in(Client(), "x" * 100, "漢字" * 1000)
 
@@ -69,7 +69,7 @@ def test_pages_require_a_session(transactional_db: None) -> None:
     assert len(paths) > 3
     for path in paths:
         for answer in (Client().get(f"/{path}"), Client().post(f"/{path}")):
-            if answer.status_code not in (401, 405):  # 401 for requests of scripts, 405 for the wrong method
+            if answer.status_code not in (401, 405):  # 401 for requests from scripts, 405 for the wrong method
                 assert answer.status_code == 302, path
                 assert answer["Location"].startswith("/app/sign-in?next="), path
 

@@ -68,7 +68,7 @@ USAGE = "exports_usage_day|exports_usage_newest"  # the table is small
 class Case:
     """An operation of the product, and the limits of its statements. `work` is called with the value of `before`.
 
-    The statements must use each index of `by`; `a|b` means at least one of both. On big tables, they must use no other
+    The statements must use each index of `by`; `a|b` means at least one of these. On big tables, they must use no other
     index except primary keys, and no scan may read more than `most` rows, including discarded rows. `walks`: a table
     that may be scanned in another way, because the number of jobs or a LIMIT bounds the rows.
     """
@@ -244,7 +244,7 @@ def of_retention(rows: Million) -> dict[str, Case]:
 
 
 def of_webhooks() -> dict[str, Case]:
-    """Return the cases of webhooks. Most deliveries have ended, thousands are waiting, and some hundred are due."""
+    """Return the cases of webhooks. Most deliveries have ended, thousands are waiting, and a few hundred are due."""
     lost = {"attempts": sender.ATTEMPTS, "lease": sender.LEASE_SECONDS}
     return {
         "record ends for webhooks": Case(
@@ -411,7 +411,7 @@ def see(browser: Client | APIClient, url: str, *, most: int = PAGE, **expected: 
 
 
 def see_next(browser: APIClient, url: str, **expected: Any) -> Case:
-    """Request the page after the first one."""
+    """Return the case of the second page of a list."""
     return Case(
         before=lambda: get(browser, url).json()["next"], work=lambda url: get(browser, url), most=PAGE, **expected
     )
@@ -481,7 +481,7 @@ def faults_in(scan: Scan, case: Case) -> Iterator[str]:
         yield f"uses {scan.index}"
     most = max(case.most, JOBS) if is_free else case.most
     if scan.index == "exports_chunk_leased":
-        most *= LEASED  # it may read all running chunks for each job, and there are never more than slots
+        most *= LEASED  # a scan may read all running chunks for each job; the slots limit their number
     if scan.rows > most:
         yield f"reads {scan.rows:,} rows of {scan.table} by {scan.index or scan.kind}, more than {most:,}"
 
@@ -531,8 +531,10 @@ def dequeue(rows: Million) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_statement_scans_a_million_rows(api: APIClient, pages: Client, alice: User) -> None:
-    """Nor does a claim scan all chunks that have left the queue, because the first claim after that marks their index
-    entries as dead."""
+    """Check all statements, and that a claim does not scan all chunks that have left the queue.
+
+    The first claim after they left the queue marks their index entries as dead.
+    """
     rows = million.make(alice)
     me = browser_of(alice)
     cases = {

@@ -44,7 +44,7 @@ def end_all_connections() -> None:
 
 @pytest.mark.slow
 def test_requests_succeed_immediately_after_a_database_restart(api: APIClient, alice: User) -> None:
-    """All connections of the pool are dead. If it checked one at a time, requests would be delayed for long."""
+    """All connections of the pool are dead. If it discovered them one after the other, requests would be delayed."""
 
     def request_after_restart() -> None:
         leave_idle_connections()

@@ -68,7 +68,8 @@ def test_calls_of_a_task_share_a_prefix(models: ModelServer, strategy: str) -> N
 
 @pytest.mark.slow
 def test_a_correction_of_some_rows_shares_the_prefix_of_the_pieces(models: ModelServer) -> None:
-    """The schema of a correction has only one list, so that it differs. It is sent after the instructions of the rule.
+    """The schema of a correction differs, because it has only one list. It is sent after the instructions of the rule.
+
     Otherwise, only 1 % of the prompt would be shared.
     """
     row = {"type": "object", "properties": {"n": {"type": "string"}, "amount": {"type": "number"}}, "required": ["n"]}

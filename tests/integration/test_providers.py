@@ -153,7 +153,7 @@ def test_the_result_survives_serialization(result: OCRResult) -> None:
 
 @pytest.mark.slow
 def test_conversion_is_deterministic(provider: OCRProvider, document: Document) -> None:
-    """B2: also if one instance converts several documents."""
+    """B2: also if the same instance converts the document again."""
     first, second = (provider.convert(document, context=StageContext(seconds=60)) for _ in range(2))
     assert (first.markdown, first.pages) == (second.markdown, second.pages)
 

@@ -122,7 +122,7 @@ def test_parallel_requests_cannot_exceed_the_quota(dataset: Dataset, alice: User
 
 
 def test_quota_that_another_request_has_used_is_unavailable(dataset: Dataset, alice: User, small_quota: None) -> None:
-    """A2: another request debits the quota after this one has started."""
+    """A2: a request waits for the open transaction of another request that debits the quota."""
     assert submit(client_of(alice)).status_code == 202
 
     def submit_late() -> Any:

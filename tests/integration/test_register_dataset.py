@@ -165,7 +165,7 @@ def test_a_refused_registration_leaves_nothing(dataset: Dataset) -> None:
 
 
 def during_examination(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
-    """Make this change when the command has read the dataset, before it examines the function."""
+    """Call `change` after the command has read the dataset, and before it examines the function."""
 
     def changed_before(*arguments: Any, **options: Any) -> Examination:
         change()

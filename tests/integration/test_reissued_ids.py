@@ -78,7 +78,7 @@ def test_the_run_state_of_a_lost_document_is_replaced(alice: User, stages: list[
 
 @pytest.mark.parametrize("stages", [[], [Stage.OCR], list(Stage)], ids=["waiting", "recognized", "ended"])
 def test_recovery_recreates_it_after_a_submission_without_redis(alice: User, stages: list[Stage]) -> None:
-    """Before that, no worker starts the lost document."""
+    """Before the recovery, no worker starts the lost document."""
     lost = make_task(alice, LOST, **numbered())
     for stage in stages:
         run(lost, stage)

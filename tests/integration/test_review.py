@@ -399,7 +399,7 @@ def test_the_original_of_a_deleted_task_is_not_null(task: Task, api: APIClient) 
 
 @pytest.mark.slow
 def test_a_page_of_large_changes_is_shorter(task: Task, api: APIClient) -> None:
-    """B37: a change may have megabytes."""
+    """B37: a change can contain megabytes."""
     for letter in "abc":
         assert correct(api, task, {"number": letter * 600_000}).status_code == 200
     page = api.get(path(task, "/history")).json()

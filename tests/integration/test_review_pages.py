@@ -154,7 +154,7 @@ def test_a_value_does_not_take_the_citation_of_a_row_that_the_form_removed(task:
 
 
 def test_adding_a_row_keeps_the_entered_values(task: Task, client: Client) -> None:
-    """B37: nothing is saved until the form is sent."""
+    """B37: adding a row saves nothing."""
     shown = send(client, task, **{"v/number": "INV-71", "drop/lines/0": "1", "add": "/lines"})
     page = shown.content.decode()
     assert (shown.status_code, 'name="v/number" type="text" value="INV-71"' in page) == (200, True)
@@ -240,7 +240,7 @@ def test_large_lists_have_separate_pages(alice: User, client: Client) -> None:
 
 
 def test_members_that_the_data_lacks_may_exceed_the_limit_of_fields() -> None:
-    """B37: the rows after them have separate pages."""
+    """B37: the rows beyond the limit have separate pages."""
     text = {"type": "string"}
     row = {"type": "object", "properties": {f"p{n}": text for n in range(20)}}
     properties = {f"h{n}": text for n in range(7)} | {"lines": {"type": "array", "items": row}}
@@ -251,14 +251,14 @@ def test_members_that_the_data_lacks_may_exceed_the_limit_of_fields() -> None:
 
 
 def test_new_objects_of_a_recursive_schema_are_limited() -> None:
-    """B37: also in added rows, each for itself."""
+    """B37: each level of nesting multiplies their number."""
     node = {"type": "object", "properties": {f"p{n}": {"$ref": "#/$defs/node"} for n in range(20)}}
     schema = {"$defs": {"node": node}, "$ref": "#/$defs/node"}
     assert EditForm(schema, {}, {}).field_count <= 1 + 20 + MAX_NEW_FIELDS  # 8,421 without the limit
 
 
 def test_a_large_change_is_not_loaded_for_the_history(task: Task, client: Client, alice: User) -> None:
-    """B37"""
+    """B37."""
     review.correct(row_of(task), lambda old: old | {"number": "x" * 30_000}, user=alice, if_match="*")
     assert "(too large to show)" in client.get(path(task, "")).content.decode()
 
@@ -291,7 +291,7 @@ def test_a_text_keeps_its_line_breaks(alice: User, client: Client) -> None:
 
 # ---- Approval -------------------------------------------------------------------------------------------------------
 def test_a_result_is_approved_and_the_approval_removed(task: Task, client: Client) -> None:
-    """B37: and lists can be filtered by it."""
+    """B37: lists can be filtered by approval."""
     tag = f"{row_of(task).run}-0"
     page = client.get(path(task, "")).content.decode()
     assert f'name="tag" value="&quot;{tag}&quot;"' in page

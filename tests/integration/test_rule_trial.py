@@ -215,7 +215,7 @@ def test_no_connection_is_held_during_a_model_call(models: ModelServer, rule: st
 def test_trials_of_a_user_do_not_block_other_users_or_rules_without_a_model(
     api: APIClient, staff: User, alice: User, models: ModelServer, rule: str
 ) -> None:
-    """B27: before, one user with eight slow trials blocked the trials of all other users."""
+    """B27: otherwise, one user with eight slow trials would block the trials of all other users."""
     called, may_respond = hold_replies(models)
     skip = str(api.post(URL, {"name": "Text", "postprocess_mode": "skip"})["Location"])
     with ThreadPoolExecutor(trial.MAX_OF_USER + 1) as threads:
@@ -237,7 +237,7 @@ def test_trials_of_a_user_do_not_block_other_users_or_rules_without_a_model(
 def test_tests_with_a_model_are_limited_in_a_day(
     api: APIClient, staff: User, models: ModelServer, rule: str, settings: Any
 ) -> None:
-    """B27: before, a user's script could run two paid calls at a time, all day long."""
+    """B27: otherwise, a user's script could run two paid calls at a time, all day long."""
     change_settings(settings, etl_daily_rule_tests=2)
     skip = str(api.post(URL, {"name": "Text", "postprocess_mode": "skip"})["Location"])
     models.set_default(lambda _request: data_reply({"total": 1}))

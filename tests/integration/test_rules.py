@@ -182,7 +182,7 @@ def test_lists_contain_own_and_system_rules_newest_first(api: APIClient, bob: Us
 
 @pytest.mark.slow
 def test_a_page_of_large_rules_is_short(api: APIClient, alice: User) -> None:
-    """B24: before, 200 rules with schemas of maximum size took more memory than a web container has."""
+    """B24: 200 rules with schemas of maximum size would take more memory than a web container has."""
     large = [make_rule(alice, json_schema={"examples": [{} for _ in range(21_800)]}).pk for _ in range(40)]
     tracemalloc.start()
     try:
@@ -358,7 +358,7 @@ def folder(tmp_path: Path, settings: Any, transactional_db: None) -> Iterator[Pa
     yield tmp_path
     system_rules.reported_errors.clear()
     for file in tmp_path.iterdir():
-        file.unlink()  # next, the database is emptied and loads all existing rule files
+        file.unlink()  # the flush after the test loads all existing rule files
 
 
 def write(folder: Path, file: str, **changes: Any) -> None:
@@ -572,7 +572,7 @@ def versions() -> int:
 
 
 def test_each_version_of_a_day_counts(api: APIClient, bob: User, rule: str, settings: Any) -> None:
-    """B23: before, changes could fill the database with 338 MB a minute."""
+    """B23: otherwise, changes could fill the database with 338 MB a minute."""
     change_settings(settings, etl_daily_rule_versions=3)
     statuses = [api.patch(rule, {"name": f"n{number}"}).status_code for number in range(3)]
     refused = post(api)
@@ -609,7 +609,7 @@ def test_concurrent_changes_cannot_overspend(alice: User, rule: str, settings: A
 
 
 def test_changes_have_the_rate_of_posts(api: APIClient, rule: str, settings: Any) -> None:
-    """B23: before, changes had the rate of polls, which is five times as high."""
+    """B23: not the rate of polls, which is five times as high."""
     change_settings(settings, etl_rate="3/min")
     valkey().flushdb()
     for expected in ([200, 400, 204], [429] * 3):

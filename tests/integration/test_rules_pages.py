@@ -700,7 +700,7 @@ def test_long_schemas_whose_brackets_repeat_are_compared() -> None:
 
 
 def test_repetitive_texts_are_shown_without_a_comparison() -> None:
-    """Comparing lines takes long if many of them are equal."""
+    """Comparing lines takes a long time if many of them are equal."""
     old, new = ("\n".join(f"s{each % 50}\n{sign}{each}" for each in range(1_400)) for sign in "uv")
     texts = {**dict.fromkeys(comparison.LABELS, ""), "system_prompt": old}
     began = time.thread_time()

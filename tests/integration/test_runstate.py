@@ -263,7 +263,7 @@ def test_post_processing_does_not_start_before_ocr_has_ended() -> None:
     assert runstate.start(17, stage=Stage.POSTPROCESS).verdict is Verdict.BEHIND
 
 
-def test_only_pending_tasks_are_cancelled() -> None:
+def test_running_tasks_are_not_cancelled() -> None:
     """B6."""
     make_state()
     assert runstate.cancel(17, generation=1).moved
@@ -370,7 +370,7 @@ def test_a_repeated_start_without_attempts_gets_the_same_reply() -> None:
         assert runstate.start(17, stage=Stage.OCR, transition_id="a").verdict is Verdict.SPENT
 
 
-def test_only_run_states_of_earlier_generations_are_deleted() -> None:
+def test_a_run_state_of_a_later_generation_is_not_deleted() -> None:
     """B7."""
     make_state(generation=2)
     runstate.cancel(17, generation=2)
@@ -534,8 +534,10 @@ BEFORE = {"advance": {"mineru_parsing"}, "complete": {"llm_processing"}, "fail":
 
 @dataclass
 class Model:
-    """A simple model of a run-state without concurrency. `is_live`: the lease has not expired. `is_due`: the task isn't
-    in backoff."""
+    """A simple model of a run-state without concurrency.
+
+    `is_live`: the lease has not expired. `is_due`: the task is not in backoff.
+    """
 
     exists: bool = False
     generation: int = 1
@@ -625,7 +627,7 @@ class Model:
 
 
 class ModelComparison:
-    """Applies the same transitions to the run-state and to the model, and compares them."""
+    """Comparison of a run-state with the model after the same transitions."""
 
     def __init__(self) -> None:
         valkey().flushdb()

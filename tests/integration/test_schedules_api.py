@@ -174,7 +174,7 @@ def test_a_new_timetable_is_planned_from_now_and_other_changes_keep_the_plan(api
 
 
 def test_a_manual_run_is_an_export_for_today(api: APIClient, dataset: Dataset) -> None:
-    """A33: also while the schedule is paused. The next planned time is unchanged, and one run is active at a time."""
+    """A33: also while the schedule is paused. Only one run can be active at a time."""
     created = create(api, enabled=False, timezone="UTC", window={"from": 0, "to": 0})
     path = f"{PATH}/{created['id']}"
     before = clock.now().date()

@@ -108,7 +108,7 @@ def test_the_preview_shows_five_runs_with_their_dates(me: Client, dataset: Datas
 
 
 def test_an_export_is_repeated(me: Client, dataset: Dataset, alice: User) -> None:
-    """A33: the schedule has its keys, and the same number of days before each run."""
+    """A33: the form has the export's keys, and as many days before each run."""
     job = make_job(dataset, alice, chunks=3)
     assert f"{NEW}?from={job.pk}" in text_of(me.get(reverse("export", args=[job.pk])))
     form = text_of(me.get(f"{NEW}?from={job.pk}"))

@@ -56,7 +56,7 @@ def is_absolute_url(value: Any) -> bool:
     return not isinstance(value, str) or bool(urlsplit(value).netloc)
 
 
-# By default, it checks dates and UUIDs, but times and URLs only with packages that are not installed.
+# By default, FormatChecker checks dates and UUIDs, but times and URLs only with packages that are not installed.
 formats = jsonschema.FormatChecker()
 formats.checks("date-time", raises=ValueError)(is_utc_with_z)
 formats.checks("uri", raises=ValueError)(is_absolute_url)
@@ -127,7 +127,10 @@ def resolved(part: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def template_of(path: str, schema: dict[str, Any]) -> str:
-    """Return the template of a path, such as `/exports/{jobId}`, and of several the one with fewest parameters."""
+    """Return the template of a path, such as `/exports/{jobId}`.
+
+    If several templates match, return the one with the fewest parameters.
+    """
     fitting = [each for each in schema["paths"] if re.fullmatch(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(each)), path)]
     return str(min(fitting, key=lambda each: each.count("{")))
 

@@ -54,7 +54,10 @@ def is_in(client: Client) -> bool:
 
 
 def code_of(factor: SecondFactor, *, drift: int = 0) -> str:
-    """Return the code of a time step relative to the current one, which still has some seconds for the request."""
+    """Return the code of the time step that is `drift` steps after the current one.
+
+    Wait until the current step has enough seconds left for a request.
+    """
     wait_until(lambda: time.time() % second_factor.PERIOD < second_factor.PERIOD - SECONDS_OF_A_REQUEST)
     now = time.time() + drift * second_factor.PERIOD
     return second_factor.totp(bytes(factor.secret)).generate(int(now)).decode()
@@ -195,7 +198,7 @@ def test_confirmation_never_redirects_to_another_host(carol: User, client: Clien
     assert answer["Location"] == PAGE
 
 
-def test_an_app_is_added_with_a_code_that_it_shows(carol: User, client: Client) -> None:
+def test_an_app_is_not_added_with_a_wrong_code(carol: User, client: Client) -> None:
     enter_password(client)
     client.get(f"{PAGE}/app")
     assert "Incorrect code" in client.post(f"{PAGE}/app", {"name": "Phone", "code": "1"}).content.decode()
@@ -229,7 +232,7 @@ def test_removing_the_last_factor_removes_recovery_codes(
 
 
 def test_new_codes_after_the_password_is_confirmed_again(enrolled: list[str], client: Client) -> None:
-    """The page of the codes has no GET, to which the confirmation would redirect."""
+    """The confirmation does not redirect to the page of the codes, which does not support GET."""
     enter_password(client)
     enter_code(client, enrolled[0])
     session = client.session
@@ -240,7 +243,7 @@ def test_new_codes_after_the_password_is_confirmed_again(enrolled: list[str], cl
 
 @pytest.mark.parametrize("page", ["nowhere", "?x"])
 def test_any_relative_next_page_is_accepted(enrolled: list[str], client: Client, page: str) -> None:
-    """It is an address, and not the name of a view."""
+    """The value is a URL, not the name of a view."""
     enter_password(client, page=page)
     assert enter_code(client, enrolled[0])["Location"] == page
     assert is_in(client)
@@ -356,7 +359,7 @@ def test_the_setting_determines_the_users_that_need_a_factor(
     assert client.get("/app/account").status_code == expected
 
 
-def test_every_kind_of_password_change_revokes_tokens(carol: User, pages: Client) -> None:
+def test_a_password_change_in_the_admin_revokes_tokens(carol: User, pages: Client) -> None:
     """C10: also in the admin."""
     with_token = client_of(carol)
     new = {"password1": "another one, 2", "password2": "another one, 2", "usable_password": "true"}

@@ -296,7 +296,7 @@ def test_an_account_that_staff_disabled_stays_disabled(client: Client, provider:
 def test_an_account_that_staff_save_after_its_deactivation_stays_disabled(
     client: Client, provider: OpenIDProvider, admin_client: Client
 ) -> None:
-    """C10: when staff save an account that the provider has deactivated, it is disabled."""
+    """C10: a sign-in does not reactivate an account that staff saved after the provider deactivated it."""
     sign_in(client, "joan")
     user = User.objects.get(username="joan")
     change(provider, "UPDATE auth_user SET is_active = 0 WHERE username = 'joan'")
@@ -392,7 +392,7 @@ def hanging() -> Iterator[HangingProvider]:
 def test_a_provider_that_hangs_delays_the_checks_of_streams_once(
     provider: OpenIDProvider, settings: LazySettings, hanging: HangingProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C10: not once per user. The next round begins with another user."""
+    """C10: not once per user. The user whose last attempt is oldest is checked first."""
     for name in USERS:
         sign_in(Client(), name)
     monkeypatch.setattr(single_sign_on, "TIMEOUT", 0.5)

@@ -1,4 +1,4 @@
-"""A call of a dataset's function leaves nothing in the session for the next call, and column names change no data."""
+"""Isolation between calls in one source session; files with unusual column names, formulas, and settings."""
 
 import csv
 import io
@@ -63,7 +63,7 @@ def test_the_clean_function_of_the_soak_has_the_expected_bytes(
     expected = history.clean_file([(PAIR.key, PAIR.effective_date.isoformat(), 1)], schema=1, form=form)
     for _ in range(20):
         assert call(session, "clean_1", Shape(format=form)) == expected
-        with suppress(ExportError):  # one of ten calls
+        with suppress(ExportError):  # one call in ten fails
             call(session, "rude_1")
 
 
@@ -137,7 +137,7 @@ def test_a_call_leaves_no_trace(
 def test_a_call_is_ended_even_if_it_renames_its_session(
     source_db: psycopg.Connection, session: database.SourceSession
 ) -> None:
-    """I3: the reaper must find it before it frees the slot."""
+    """I3: the reaper must find the call before it frees the slot."""
     function(
         source_db,
         "renamed",

@@ -34,7 +34,7 @@ def scratch(transactional_db: None) -> Iterator[None]:
 
 
 def new_session() -> None:
-    """Make the next statement open a new session, instead of one from the pool."""
+    """Make the next statement open a new session instead of using one from the pool."""
     cast("DatabaseWrapper", connection).pool.drain()
     connection.close()
 

@@ -38,7 +38,7 @@ from tests.waiting import wait_until
 
 PART = parts.PART_BYTES
 ALLOCATE = parts.allocate
-BLOCK = os.urandom(100_003)  # no divisor of a part
+BLOCK = os.urandom(100_003)  # does not divide the size of a part
 
 
 class LeaseGone(Exception):

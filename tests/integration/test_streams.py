@@ -291,7 +291,7 @@ async def test_a_slow_listener_buffers_at_most_one_page_and_delays_no_other(
 async def test_a_listener_that_joins_at_an_earlier_event_misses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A25: the current read does not include it, so its events come with the next one."""
+    """A25: the current read does not include the listener, so its events come with the next read."""
     hub = JobEventHub()
     early = listening(hub, after=50)
     late = JobListener(early.subject, Credential(1), 10)
@@ -346,7 +346,7 @@ async def test_streams_are_counted_by_user(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_concurrent_streams_cannot_exceed_the_limit_of_a_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Both are admitted before one is counted. The second one ends right after it opens, and is refused afterward."""
+    """Both streams are admitted before either is counted. The second one ends right after it opens."""
     monkeypatch.setattr(sse, "MAX_STREAMS_PER_USER", 1)
     hub = sse.hub(JobEventHub)
     early = listening(hub)

@@ -390,7 +390,7 @@ def test_the_cost_of_a_list_does_not_grow_with_waiting_jobs(
 
 
 def test_a_job_is_shown_as_in_the_list_with_two_statements(api: APIClient, dataset: Dataset, alice: User) -> None:
-    """The token, and the job with the values of its state."""
+    """One statement reads the token, the other one the job with the values of its state."""
     done = make_job(dataset, alice, 1, delivery="manifest")
     execution.drain()
     completion.complete(done.pk)

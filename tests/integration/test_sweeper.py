@@ -154,7 +154,7 @@ def test_copies_for_downloads_are_not_aborted_until_they_are_abandoned(
 def test_uploads_of_lost_completions_are_aborted_while_the_next_one_runs_and_after_it(
     dataset: Dataset, alice: User, settings: Any, *, has_ended: bool
 ) -> None:
-    """A26: also while the delivery is live, whose folder has another token."""
+    """A26: also while a delivery is live. Its folder has another token."""
     job, token = make_job(dataset, alice, 1), 5
     if has_ended:
         finish(job)
@@ -227,7 +227,10 @@ def test_an_unavailable_broker_does_not_delay_the_cleanup(dataset: Dataset, alic
 
 
 def test_completion_messages_are_sent_while_few_are_queued(dataset: Dataset, alice: User, slots: int) -> None:
-    """A12: a lost message delays a job by an interval. Messages do not accumulate: each wakes a worker for all."""
+    """A12: a lost message delays a job by one interval of the reaper. Messages do not accumulate.
+
+    One message is enough for all jobs that can be completed.
+    """
     make_job(dataset, alice, 1)
     execution.drain()
     lose_messages()
@@ -288,7 +291,7 @@ def test_the_hourly_sweep_deletes_deliveries_that_the_reaper_missed(dataset: Dat
 def test_the_hourly_sweep_counts_every_late_receipt(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A26: the reaper would delete the others without counting them."""
+    """A26: also those beyond the first batch, which the reaper would delete without counting them."""
     late = [finish(make_job(dataset, alice, 1)) for _ in range(3)]
     for receipt in late:
         expire(receipt, seconds=61)
@@ -423,7 +426,7 @@ def test_an_unreferenced_file_that_replaced_a_referenced_one_is_deleted(dataset:
 
     make_job(dataset, alice, 1)
     execution.drain()
-    assert Job.objects.filter(done=1).count() == 2  # missing values are read again
+    assert Job.objects.filter(done=1).count() == 2  # the missing file is exported again
 
 
 @pytest.mark.usefixtures("no_grace")
@@ -487,7 +490,7 @@ def test_recent_files_and_files_of_recently_ended_chunks_are_kept(
 
     monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-60))
     Job.objects.update(finished_at=Now() - timedelta(hours=25))
-    assert storage_cleanup.delete_unreferenced() == 0  # it was due yesterday
+    assert storage_cleanup.delete_unreferenced() == 0  # before the search period
     Job.objects.update(finished_at=Now() - timedelta(hours=23))
     assert storage_cleanup.delete_unreferenced() == 1
 
@@ -514,7 +517,7 @@ def test_the_sweep_takes_two_queries_per_batch(
     while claim := claim_one(backend="x"):
         fail(claim)
         claims.append(claim)
-    # Built-in datasets, and both kinds of chunks; then running ones, and files.
+    # Three queries find built-in datasets and both kinds of chunks. Two per batch find running chunks and files.
     for batch, queries in ((500, 3 + 2), (3, 3 + 3 * 2)):
         monkeypatch.setattr(storage_cleanup, "BATCH", batch)
         for claim in claims:

@@ -1,4 +1,4 @@
-"""System calls of a compromised document process: all calls that parsing does not need fail (B12, B13).
+"""Denied system calls of a compromised reader process (B12, B13).
 
 The calls are made directly, as native code does, so that Python's audit hook is not involved.
 """

@@ -265,7 +265,7 @@ def test_the_newest_earlier_task_with_the_same_bytes_is_named(api: APIClient, al
 
 
 def test_a_repeated_request_gets_the_same_answer(api: APIClient) -> None:
-    """B39: a task is not its own duplicate. The response still names the earlier task after that is deleted."""
+    """B39: a task is not its own duplicate. The response still names the earlier task after it is deleted."""
     first = submit(api)
     second = submit(api, key="k")
     assert second["duplicate_of"] == first["task_id"]

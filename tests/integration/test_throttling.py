@@ -128,7 +128,7 @@ def test_refusals_of_document_etl_and_rules_are_counted(api: APIClient, settings
 
 
 def test_processes_share_the_limit(settings: LazySettings) -> None:
-    """A2: each process has its own limiter."""
+    """A2: each thread has its own limiter, as each process has."""
     rate = limits.RateLimitItemPerHour(5, namespace="test")
     url = settings.SLUICE.redis_url.get_secret_value()
     waits = in_threads(20, lambda _: throttling.Limiter(url).wait(rate, "x"))
@@ -220,7 +220,7 @@ def test_every_view_of_exports_has_a_limit() -> None:
 
 
 @pytest.mark.slow
-def test_operator_routes_and_documentation_are_not_limited(
+def test_operator_routes_and_documentation_do_not_count_toward_the_poll_rate(
     client: Client, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit in ("CHECK_SECONDS", "CONNECT_SECONDS"):  # a machine that stalls must not look like an outage
@@ -321,7 +321,7 @@ def test_one_request_probes_for_the_end_of_an_outage(
     monkeypatch.setattr(circuit_breaker, "PAUSE_SECONDS", 0.0)
     limiter.wait(throttling.rate("export_rate"), "x")
     assert connections_to(silent) == 1
-    monkeypatch.setattr(circuit_breaker, "PAUSE_SECONDS", 60.0)  # of the request that detects it
+    monkeypatch.setattr(circuit_breaker, "PAUSE_SECONDS", 60.0)  # after the next failed request
     in_threads(10, lambda _: limiter.wait(throttling.rate("export_rate"), "x"))
     assert connections_to(silent) == 1
     assert len(warnings(caplog)) == 1

@@ -228,7 +228,7 @@ def test_a_call_without_tokens_is_not_counted(models: ModelServer, alice: User, 
 def test_the_limits_include_token_budgets(
     models: ModelServer, alice: User, configure_stages: ConfigureStages, rule: Rule
 ) -> None:
-    """B44: with the same fields as other limits, which are null without a limit."""
+    """B44: with the same fields as other limits. `limit` and `remaining` are null if there is no limit."""
     api = client_of(alice)
     body = api.get("/api/v1/etl/limits").json()
     assert {**body["tokens_per_day"], "resets_at": ""} == {"limit": None, "used": 0, "remaining": None, "resets_at": ""}

@@ -234,7 +234,7 @@ def claim_job_that_starts() -> object:
             return claimed.job_id
 
 
-def test_the_rank_of_a_job_does_not_depend_on_its_number_of_chunks(dataset: Dataset, alice: User) -> None:
+def test_a_new_job_ranks_behind_the_waiting_chunks_of_its_owner(dataset: Dataset, alice: User) -> None:
     """A37: only the last waiting chunk of each job is read."""
     make_job(dataset, alice, 500)
     assert turns.next_rank(user_id=alice.pk, dataset_id=dataset.pk) == 500

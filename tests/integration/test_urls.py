@@ -49,7 +49,7 @@ def test_the_schema_is_generated_once_and_has_an_etag(client: Client, encoding: 
         began = time.thread_time()
         assert client.get("/api/schema", headers={"Accept-Encoding": encoding}).content == first.content
         costs.append(time.thread_time() - began)
-    # To generate the document takes 0.1 s or more. One request of the ten may be interrupted by garbage collection.
+    # Generating the document takes 0.1 s or more. One request of the ten may be interrupted by garbage collection.
     assert sorted(costs)[-2] < 0.05
 
     unchanged = client.get("/api/schema", headers={"Accept-Encoding": encoding, "If-None-Match": first["ETag"]})
@@ -72,7 +72,7 @@ def test_every_operation_documents_problem_responses(client: Client) -> None:
 @pytest.mark.slow
 @pytest.mark.django_db
 def test_the_reference_has_every_operation_parameter_and_status(client: Client) -> None:
-    """Also the targets of `$ref`. Without signing in, and without JavaScript."""
+    """Including the targets of `$ref`, without sign-in, and without JavaScript."""
     page = client.get("/api/docs").content.decode()
     document = client.get("/api/schema").json()
     operations = [each for item in document["paths"].values() for each in item.values()]

@@ -150,7 +150,7 @@ def test_sends_deliveries_in_backoff_now(pages: Client, hook: Webhook) -> None:
 
 
 def test_a_delivery_that_waits_names_the_action_that_sends_it(pages: Client, hook: Webhook) -> None:
-    """The webhook is disabled: nothing is due, but a test delivery would be."""
+    """The webhook is disabled, so even an overdue delivery is not sent unless it is a test delivery."""
     delivery = Delivery.objects.exclude(type=TEST).get()
     later = timezone.now() + timedelta(hours=5)
     Delivery.objects.filter(pk=delivery.pk).update(status="pending", available_at=later)

@@ -164,7 +164,7 @@ def test_valid_changes_are_saved_and_invalid_ones_change_nothing(me: Client, hoo
 
 
 def test_an_unchanged_url_is_not_resolved_again(me: Client, hook: Webhook, settings: Any) -> None:
-    """The operator no longer allows private networks, but its owner can still change its events."""
+    """The operator no longer allows private networks, but the webhook's owner can still change its events."""
     allow(settings)
     me.post(page_of(hook), {"url": hook.url, "events": [SUCCEEDED, EventType.FAILED.value]})
     assert Webhook.objects.get().events == [SUCCEEDED, EventType.FAILED.value]

@@ -23,7 +23,7 @@ def backend(worker: str) -> str:
 
 
 def row(begin: int, end: int | None, *, worker: str = "web1-7", **changes: Any) -> dict[str, Any]:
-    """Return a row as the statement returns it. `begin` and `end`: seconds after START."""
+    """Return a row like those of the chart's query. `begin` and `end`: seconds after START."""
     return {
         "key": "JFK", "effective_date": START.date(), "status": "done" if end else "running", "source": "",
         "backend": backend(worker), "started_at": START + timedelta(seconds=begin),

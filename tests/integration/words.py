@@ -12,7 +12,7 @@ PATH = "tests.integration.words.Words"
 
 
 class Words(PostProcessor):
-    """A post-processor that counts the words of each page or, with a prompt, the occurrences of that word.
+    """A post-processor that counts the words of each page or, with a prompt, only those that equal the prompt.
 
     The data is null if all counts are 0.
     """

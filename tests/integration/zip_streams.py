@@ -14,7 +14,7 @@ ZIP64 = 1  # the ID of the extra field
 
 
 class LocalHeader(NamedTuple):
-    """The fields that a reader needs, up to the name and the extra field, and the sizes as recorded."""
+    """The fields of a local file header that a reader needs. The CRC and the sizes are those recorded."""
 
     version: int
     flags: int
@@ -31,7 +31,7 @@ class LocalHeader(NamedTuple):
 
 
 class Refused(Exception):
-    """Java's ZipInputStream would raise a ZipException."""
+    """A zip for which Java's ZipInputStream would raise a ZipException."""
 
 
 def read_header(stream: BytesIO) -> LocalHeader:

@@ -4,7 +4,8 @@
     make mutants MUTANT=quota         those with this word in their name or file
     make mutants TABLE=shared         those of tests/mutants/shared.py
 
-The tracked files, with uncommitted changes, are copied to `.local/mutants/`. The work tree is not changed.
+All files that Git does not ignore, with uncommitted changes, are copied to `.local/mutants/`. The work tree is not
+changed.
 """
 
 import os

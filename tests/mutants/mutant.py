@@ -1,4 +1,4 @@
-"""A mutant: a small change of the product, and the tests that must fail with it."""
+"""A mutant: a small change to the code, and the tests that must fail with it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ class Mutant:
     tests: tuple[str, ...]
 
     def applied(self, text: str) -> str | None:
-        """Return the text with the change, or None if `old` does not occur exactly once."""
+        """Return the text with the change, or None if `old` does not occur exactly once or equals `new`."""
         return text.replace(self.old, self.new) if text.count(self.old) == 1 and self.old != self.new else None
 
     def missing(self, root: Path) -> list[str]:

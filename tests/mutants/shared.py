@@ -98,7 +98,7 @@ MUTANTS = [
         name="cancel a task that a worker has started",
         old="if move.unstarted and had[7] == '1' and (status ~= 'llm_processing' or is_held) then",
         new="if move.unstarted and had[7] == 'x' then",
-        tests=runstate("only_pending_tasks_are_cancelled"),
+        tests=runstate("running_tasks_are_not_cancelled"),
     ),
     SCRIPT(
         name="accept a late outcome of the previous stage",

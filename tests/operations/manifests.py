@@ -36,9 +36,9 @@ def read(text: str) -> list[Document]:
 
 
 def written() -> Iterator[tuple[str, Document]]:
-    """Return the objects of every file before kustomize, with their location."""
+    """Yield the location and the object of each document of every file, before kustomize."""
     for path in sorted(FOLDER.rglob("*.yaml")):
-        if path.name != "kustomization.yaml":  # an error in one of these would leave the overlays empty
+        if path.name != "kustomization.yaml":  # not an object of Kubernetes: kustomize checks it
             for document in read(path.read_text()):
                 yield f"{path.relative_to(PROJECT)}: {location_of(document)}", completed(document)
 
@@ -69,7 +69,7 @@ def problems(document: Document) -> Iterator[str]:
 
 
 def program() -> list[str] | None:
-    """Return the command that renders a folder, or None if neither program is on PATH."""
+    """Return the command that renders a folder, or None if neither kubectl nor kustomize is on PATH."""
     if kubectl := shutil.which("kubectl"):
         return [kubectl, "kustomize"]
     if kustomize := shutil.which("kustomize"):
@@ -108,7 +108,7 @@ def containers(pod: Document) -> dict[str, Document]:
 
 
 def environment(documents: list[Document], container: Document, *, secrets: dict[str, str], ip: str) -> dict[str, str]:
-    """Return the variables of a container, resolved like the kubelet does."""
+    """Return the variables of a container, resolved as by the kubelet."""
     settings = {name: document["data"] for name, document in objects(documents, "ConfigMap").items()}
     given: dict[str, str] = {}
     for source in container.get("envFrom", ()):

@@ -62,7 +62,7 @@ class PgBouncer(LocalServer):
         (self.data / "pgbouncer.ini").write_text(text)
 
     def new_process(self) -> Process:
-        # It refuses to run as root.
+        # PgBouncer refuses to run as root.
         other = ["-u", "nobody"] if os.geteuid() == 0 else []
         return Process(
             name=self.name, command=[debian.program("pgbouncer"), *other, str(self.data / "pgbouncer.ini")],

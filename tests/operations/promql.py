@@ -11,7 +11,7 @@ WORDS = {"and", "or", "unless", "bool", "offset"}
 
 
 class Selector(NamedTuple):
-    """`matchers`: pairs of label and value, one for each value of `=~` and `!~`."""
+    """A selector of series. `matchers`: pairs of label and value, with a pair for each alternative of a regex."""
 
     text: str
     metric: str

@@ -1,7 +1,7 @@
 """RabbitMQ from its Debian package, on free ports and without root. Other instances can run at the same time.
 
-Erlang is started by our own script, because the packaged script contains a fixed path. The test starts epmd, because an
-epmd that Erlang starts would keep running.
+Erlang is started by our own script, because the packaged script contains a fixed path. `RabbitMQ` starts epmd itself,
+because an epmd that Erlang starts would keep running.
 """
 
 import os

@@ -67,7 +67,7 @@ PATCHES = {
 }  # fmt: skip
 
 
-# Patches that read and write like the release before documents had UUIDs. Its keys of artifacts were the same.
+# Patches that make the code read and write as before documents had UUIDs. The keys of artifacts have not changed.
 EARLIER = {
     "etl/models/task.py": ("default=new_uuid, db_default", 'default="", db_default'),
     "etl/runstate/state.py": ('"traceparent", "uuid", "sha256"),\n)', '"traceparent", "sha256"),\n)'),
@@ -102,7 +102,7 @@ class Release:
         self.start_with(**exports, documents=BOTH_QUEUES)
 
     def start_with(self, **workers: str) -> None:
-        """Start web, beat, and workers, by their names and queues, and return when they are ready."""
+        """Start web, beat, and workers, and return when they are ready. `workers`: their queues, by name."""
         self.web = Web(self.folder, KeptSettings(self.folder), self.environment())
         self.web.code = self.code
         for name, queues in workers.items():
@@ -160,7 +160,7 @@ def earlier_release(site: Site) -> Release:
 
 
 def patched(site: Site, patches: dict[str, tuple[str, str]]) -> Path:
-    """Return the folder of a copy of this code with these patches."""
+    """Create a copy of this code with these patches, and return its folder."""
     code = site.folder / "code"
     for part in PARTS:
         shutil.copytree(PROJECT / part, code / part, ignore=shutil.ignore_patterns("__pycache__"))

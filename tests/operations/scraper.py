@@ -8,7 +8,7 @@ from tests.operations import debian
 
 
 def scraper(folder: Path, *, port: int) -> Process:
-    """Return a Prometheus that is not started yet. The folder contains `prometheus.yml`, and its data later."""
+    """Return a Prometheus that is not started yet. It reads `prometheus.yml` in the folder, and stores data there."""
     return Process(
         name="prometheus",
         command=[

@@ -136,7 +136,7 @@ def test_seaweedfs_reads_its_keys_from_files_and_limits_the_download_key_to_read
     }
     bare.start("seaweedfs")
     bare.wait_until_healthy("seaweedfs")
-    for _ in range(2):  # from the second attempt on, the bucket exists
+    for _ in range(2):  # in the second run, the bucket already exists
         bucket = bare.start("bucket")
         bucket.wait(60)
         assert bucket.exit_status == 0, bucket.failure_report()

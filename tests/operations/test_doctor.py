@@ -40,7 +40,7 @@ MIGRATE = [sys.executable, "manage.py", "migrate", "-v0"]
 
 @pytest.fixture
 def superuser() -> Iterator[psycopg.Connection]:
-    """In the source database."""
+    """A superuser's connection to the source database."""
     with psycopg.connect(servers.started[0].postgres.url(SUPERUSER, "source"), autocommit=True) as connection:
         yield connection
 
@@ -72,7 +72,7 @@ def doctor(environment: dict[str, str], *options: str) -> tuple[int, dict[str, A
 
 
 def failed_checks(document: dict[str, Any]) -> dict[str, str]:
-    """Return the texts of each check that has findings whose level is not ok."""
+    """Return the texts of all findings whose level is not ok, by check."""
     texts: dict[str, str] = {}
     for line in document["findings"]:
         if line["level"] != "ok":
@@ -83,7 +83,7 @@ def failed_checks(document: dict[str, Any]) -> dict[str, str]:
 
 # ---- A whole installation -------------------------------------------------------------------------------------------
 def test_a_healthy_installation_passes_every_check(exporter: str, alice: User, tmp_path: Path) -> None:
-    """C6. With workers, beat, and web, and then without some of them."""
+    """C6. With a worker, beat, and web, and then without the worker."""
     lose_messages()
     environment = variables(
         tmp_path,
@@ -144,13 +144,13 @@ def test_unreadable_settings_are_reported_without_a_traceback() -> None:
 
 
 def test_the_servers_of_make_up_cause_warnings_at_most(tmp_path: Path) -> None:
-    """A stack on one machine has no separate source role and no proxy, but causes no failure."""
+    """A stack on one machine has no separate source role and no proxy. These cause warnings only."""
     with servers_running(tmp_path, durable=True) as stack:
         environment = local(stack, tmp_path)
         subprocess.run(MIGRATE, check=True, cwd=PROJECT, env=environment)
         _, document = doctor(environment)
     failures = {line["check"] for line in document["findings"] if line["level"] == "failure"}
-    assert failures == {"workers.queues", "database.ticks"}  # only the servers run
+    assert failures == {"workers.queues", "database.ticks"}  # no worker and no beat run
 
 
 def local(stack: Servers, root: Path) -> dict[str, str]:
@@ -316,7 +316,7 @@ def test_a_pooler_in_front_of_the_source_is_reported(
 ) -> None:
     point(source_database_url=exporter)
     assert passes(source.SUBJECT, "session")
-    # Otherwise, the server's own setting would check its clients, and equal the session's.
+    # The test server's own setting equals that of Sluice's sessions, so it would hide that theirs is lost.
     superuser.execute(f"ALTER ROLE {ROLE} SET client_connection_check_interval = 0")
     dropped = "ignore_startup_parameters = options,extra_float_digits"
     with pgbouncer.running(tmp_path, to=exporter, size=2, more=dropped) as pooler:

@@ -2,7 +2,7 @@
 
 Prometheus evaluates the shipped alerts fifteen times as fast as in production: scrapes, `for`, ranges, ages, and the
 intervals of the periodic tasks are a fifteenth. The table in docs/runbook.md has the times of a run, multiplied by
-fifteen.
+fifteen. The comment at each remedy begins with its section in docs/runbook.md.
 """
 
 import os
@@ -171,7 +171,7 @@ def test_beat_is_dead(workers: Workers, dataset: Dataset, alice: User) -> None:
             second_alert=lambda: installation.fires("EtlRecoveryStopped"),
         )
         assert set(installation.readiness().values()) == {"ok"}  # web needs no beat
-        Tick.objects.update(ran_at=F("ran_at") - timedelta(minutes=1))  # the doctor's bound, which is not scaled
+        Tick.objects.update(ran_at=F("ran_at") - timedelta(minutes=1))  # the doctor's limit is not scaled
         installation.wait_for_signs(
             doctor=lambda: "database.ticks" in installation.doctor(),
         )
@@ -281,7 +281,8 @@ def test_the_key_of_the_object_storage_is_wrong(workers: Workers, dataset: Datas
         )
         job = installation.export()
 
-        correct()  # Object storage is unreachable: status 403, Keys are rotated: the storage reloads its file on SIGHUP
+        # Object storage is unreachable: status 403. Keys are rotated: SeaweedFS reloads its file on SIGHUP.
+        correct()
         wait_until(lambda: not any(name.startswith("storage.") for name in installation.doctor()), limit=LIMIT)
         wait_for_success(job)
         assert set(Chunk.objects.values_list("attempts", flat=True)) == {1}
@@ -291,7 +292,7 @@ def test_the_key_of_the_object_storage_is_wrong(workers: Workers, dataset: Datas
 # ---- The spool is full ----------------------------------------------------------------------------------------------
 @pytest.fixture
 def spool(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MB for TMPDIR. Without root, it needs a namespace of mounts, as CONTRIBUTING.md describes."""
+    """A file system of 4 MB for TMPDIR. Without root, it needs a mount namespace, as CONTRIBUTING.md describes."""
     folder = tmp_path / "spool"
     folder.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], check=False).returncode != 0:
@@ -348,9 +349,9 @@ def test_the_model_server_is_down(
                 alert=lambda: installation.fires("EtlServiceUnavailable"),
                 doctor=lambda: "peers.model" in installation.doctor(),
             )
-            assert set(installation.readiness().values()) == {"ok"}  # documents wait for the model, web does not
+            assert set(installation.readiness().values()) == {"ok"}  # web does not need the model
 
-            # Documents are stuck: bring it back, then retry from the admin's list of documents.
+            # Documents are stuck: bring the model server back, then retry from the admin's list of documents.
             models.set_default(data_reply({"number": "INV-2024-17", "total": 1234.5}))
             failed = Task.objects.filter(status="failed")
             wait_until(lambda: failed.count() == len(tasks), limit=LIMIT)

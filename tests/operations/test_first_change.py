@@ -14,7 +14,7 @@ from tests.docs.blocks import PROJECT, Block, blocks_of
 PAGE = PROJECT / "CONTRIBUTING.md"
 FAILS = "<!-- fails -->"
 COPIED = ("git", "ls-files", "--cached", "--others", "--exclude-standard", "-z")
-# The variables that are passed on. Others of this run must not influence the guide's steps.
+# The variables that are passed on. Other variables of this run must not influence the guide's steps.
 KEPT = ("PATH", "HOME", "LANG", "CHROMIUM")
 
 

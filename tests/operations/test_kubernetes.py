@@ -29,7 +29,7 @@ COMPOSE = yaml.safe_load((FOLDER.parent / "compose.yaml").read_text())["services
 CREATED_MANUALLY = {"sluice-secrets", "sluice-broker", "sluice-tls"}
 NAME, COMPONENT = "app.kubernetes.io/name", "app.kubernetes.io/component"
 LIBRARIES = {"CELERY_QUIET", "REMAP_SIGTERM", "TMPDIR", counters.VARIABLE}
-KUBELET = {"POD_IP", "PUBLIC_HOSTS"}  # a part of ALLOWED_HOSTS
+KUBELET = {"POD_IP", "PUBLIC_HOSTS"}  # parts of ALLOWED_HOSTS
 PORTS = {"postgresql": 5432, "redis": 6379, "https": 443}
 
 
@@ -216,7 +216,7 @@ def test_probes_refer_to_existing_ports_and_commands(documents: list[Document]) 
         probes = {kind: main[kind] for kind in ("startupProbe", "readinessProbe", "livenessProbe") if kind in main}
         if name.startswith("worker-"):
             assert {tuple(probe["exec"]["command"]) for probe in probes.values()} == {("/usr/local/bin/worker-health",)}
-            assert all(probe["timeoutSeconds"] > 8 for probe in probes.values())  # its timeout in seconds
+            assert all(probe["timeoutSeconds"] > 8 for probe in probes.values())  # the command's own timeout
             assert len(probes) == 3
         elif name == "beat":
             *_, code = COMPOSE["beat"]["healthcheck"]["test"]
@@ -253,7 +253,7 @@ def test_workers_mount_the_metrics_folder(documents: list[Document]) -> None:
         assert {"name": "metrics", "mountPath": folder} in main["volumeMounts"]
         assert {"name": "metrics", "mountPath": folder, "readOnly": True} in sidecar["volumeMounts"]
         assert sidecar["ports"] == [{"name": "metrics", "containerPort": int(port)}]
-        # As a regular container, it would have to exit before the worker starts.
+        # As an ordinary init container, it would have to exit before the worker starts.
         assert sidecar["restartPolicy"] == "Always"
 
 
@@ -321,7 +321,7 @@ def test_the_maximum_number_of_workers_matches_the_slots(production: list[Docume
     assert int(trigger(production, "worker-exports", "depth")["threshold"]) == each
 
 
-def test_one_pod_is_added_per_batch_of_concurrent_documents(production: list[Document]) -> None:
+def test_one_pod_is_added_per_number_of_documents_that_a_pod_runs(production: list[Document]) -> None:
     trigger_spec, given = trigger(production, "worker-etl-ocr", "depth"), next(settings_maps(production))
 
     assert int(trigger_spec["listLength"]) == concurrency(production, "worker-etl-ocr")
@@ -356,7 +356,7 @@ def test_network_policies_deny_by_default(production: list[Document]) -> None:
         assert all(rule["ports"] and (rule.get("to") or rule.get("from")) for rule in rules)
 
 
-def test_ingress_rules_name_ports_with_listeners(production: list[Document]) -> None:
+def test_every_listening_port_is_reachable(production: list[Document]) -> None:
     for name, pod in pods(production).items():
         listened = {port["containerPort"] for box in containers(pod).values() for port in box.get("ports", ())}
         allowed = {port for rule in policies(production, name, "ingress") for port in ports_of(rule)}
@@ -515,7 +515,7 @@ def test_an_upgrade_migrates_before_it_replaces_pods(kubectl: list[str], documen
         {"networkpolicy"} if overlay == "production" else set()
     )
     assert "job/migrate" in first
-    # The command between the two waits for the migration.
+    # The command between the first two `apply` waits for the migration.
     order = [
         next(word for word in ("delete", "apply", "wait", "rollout", "create") if word in words) for words in steps
     ]

@@ -258,7 +258,7 @@ def test_the_metrics_container_exports_worker_metrics(pod: Pod, dataset: Dataset
 
 # ---- KEDA's queries --------------------------------------------------------------------------------------------
 def triggers(kind: str) -> dict[str, dict[str, str]]:
-    """Return the parameters of all triggers of a kind, such as `worker-exports depth`."""
+    """Return the parameters of all triggers of a kind, by names such as `worker-exports depth`."""
     return {
         f"{name} {trigger['name']}": trigger["metadata"]
         for name, scaled in objects(rendered("production"), "ScaledObject").items()
@@ -286,7 +286,7 @@ def prometheus(transactional_db: None, tmp_path: Path) -> Iterator[Process]:
 
 
 def ask(prometheus: Process, query: str) -> list[float]:
-    """Query like KEDA's trigger, which accepts a single number only."""
+    """Return the numbers that a query returns. KEDA's trigger accepts only a single one."""
     address = prometheus.command[-1].partition("=")[2]
     url = f"http://{address}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
     with urllib.request.urlopen(url, timeout=10) as response:
@@ -304,7 +304,7 @@ def test_keda_prometheus_queries_match_the_rows(prometheus: Process, dataset: Da
     assert claim_one(backend="test")
     make_task(alice)
     Job.objects.update(created_at=timezone.now() - timedelta(minutes=11))
-    # Two chunks wait for a check of their file only, and one is running.
+    # Two chunks only wait for a check of their files, two wait for a call, and one is running.
     Chunk.objects.filter(pk__in=Chunk.objects.filter(status="pending").values("pk")[:2]).update(reusable=True)
     wait_until(lambda: ask(prometheus, queries["worker-exports depth"]) == [3])
     wait_until(lambda: len(age := ask(prometheus, queries["worker-etl-ocr age"])) == 1 and age[0] > 0)

@@ -123,7 +123,7 @@ def test_panels_have_unique_ids_and_do_not_overlap() -> None:
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: f"{panel['id']}-{panel['title']}")
-def test_every_panel_has_a_description_a_unit_and_an_action(panel: dict[str, Any]) -> None:
+def test_every_panel_has_a_description_a_unit_and_a_data_source(panel: dict[str, Any]) -> None:
     assert panel["title"]
     assert panel["description"].endswith(".")
     assert panel["fieldConfig"]["defaults"]["unit"] in {"short", "s", "ms", "percentunit", "cps", "Bps", "reqps"}
@@ -245,7 +245,7 @@ def assert_metrics_exist(exposition: Exposition) -> None:
 
 # ---- Prometheus -----------------------------------------------------------------------------------------------------
 class Prometheus:
-    """A real Prometheus with the configuration of this folder, another target, and short intervals."""
+    """A real Prometheus with the shipped configuration, another target, and short intervals."""
 
     def __init__(self, folder: Path, target: str) -> None:
         folder.mkdir()
@@ -423,7 +423,7 @@ def test_rules_and_panels_query_existing_metrics_and_alerts_fire(
         assert_panels_have_data(prometheus, client, since=began)
         assert_scalers_get_one_number(prometheus)
 
-        # No process claims chunks now.
+        # Without its worker, no process claims chunks.
         assert prometheus.alert("ExportChunksNotTakenImpatient") == "inactive"
         worker.stop()
         client.submit(items=items("LATER"))

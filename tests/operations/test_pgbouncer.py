@@ -139,7 +139,7 @@ def test_migrations_run_through_pgbouncer(pgbouncer: PgBouncer) -> None:
 
 
 def test_a_pooler_without_its_setting_is_detected(pgbouncer: PgBouncer) -> None:
-    """`migrate` reports it too, before web and workers start."""
+    """`migrate`, which runs before web and workers start, includes this check."""
     pooled_url = pgbouncer.url("sluice")
     output = manage("check", "--database", "default", DATABASE_URL=pooled_url)
     assert "DATABASE_URL points to a connection pooler, and DATABASE_PREPARE is on." in output

@@ -129,7 +129,7 @@ def test_an_export_works_through_the_proxy(machine: Machine, site: Proxy, datase
     download = files.request("GET", f"{parts.path}?{parts.query}")
     assert (download.status, download.read()) == (200, f"k,n,d\n{rows()}".encode())
     assert client.json("GET", link)[1]["code"] == "link_used"
-    # Object storage is reachable for signed requests only, and writable by presigned PUTs only.
+    # Object storage refuses unsigned requests, and the proxy refuses DELETE.
     assert b"AccessDenied" in files.request("GET", parts.path).read()
     assert files.request("DELETE", parts.path).status == 403
 
@@ -258,7 +258,7 @@ def test_staff_reach_the_monitoring_tools_on_their_own_ports(machine: Machine, p
 
 
 class Echo(BaseHTTPRequestHandler):
-    """Responds with its request, as received."""
+    """A server that responds with the headers of the request."""
 
     def do_GET(self) -> None:
         body = json.dumps(dict(self.headers.items())).encode()

@@ -176,7 +176,7 @@ def lose_consumed_message(rabbitmq: RabbitMQ) -> bool:
 
 
 # ---- Lost and repeated messages ------------------------------------------------------------------------------------
-def test_lost_messages_cost_one_reaper_interval(on_rabbitmq: Site, rabbitmq: RabbitMQ) -> None:
+def test_lost_messages_are_sent_again(on_rabbitmq: Site, rabbitmq: RabbitMQ) -> None:
     site = on_rabbitmq
     site.start_web()
     jobs = [site.submit("A", days=2), site.submit("B")]
@@ -288,7 +288,7 @@ def test_a_rabbitmq_outage_blocks_no_request(on_rabbitmq: Site, wire: Proxy, fau
 def test_work_longer_than_the_consumer_timeout_finishes_before_the_worker_exits(
     on_rabbitmq: Site, rabbitmq: RabbitMQ
 ) -> None:
-    """RabbitMQ closes its channel, and redelivers the message to the next worker, which finds no work."""
+    """RabbitMQ closes the worker's channel, and redelivers the message to the next worker, which finds no work."""
     site = on_rabbitmq
     rabbitmq.ctl("eval", "application:set_env(rabbit, consumer_timeout, 2000).")
     try:

@@ -86,8 +86,9 @@ def test_exports_and_documents_work_over_redis_tls(
 def test_a_certificate_of_another_authority_is_refused_with_the_reason(
     site: Site, managed: Stunnel, authorities: tuple[Authority, Authority], options: dict[str, str]
 ) -> None:
-    """Also without `?ssl_cert_reqs=`: only `none` disables the check. Work that is accepted meanwhile waits for the
-    broker.
+    """Also without `?ssl_cert_reqs=`: only `none` disables the check.
+
+    Work that is accepted in the meantime waits for the broker.
     """
     jobs = []
     for authority in (authorities[1], None):

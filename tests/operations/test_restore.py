@@ -73,8 +73,9 @@ def run_and_kill(site: Site, words: str, *, at: str) -> None:
 
 # ---- Losing the database --------------------------------------------------------------------------------------------
 def create_extension(site: Site) -> None:
-    """Add the extension that the databases of the stack and of compose.yaml have, and that the restoring role cannot
-    create.
+    """Create an extension that the restoring role cannot create.
+
+    The databases of the stack and of compose.yaml have it.
     """
     with psycopg.connect(site.servers.postgres.url(SUPERUSER, connection.settings_dict["NAME"])) as superuser:
         superuser.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
@@ -136,7 +137,7 @@ class RestoreScenario:
         self.other_rule = make_rule(site.owner, name="other")
 
     def run_before_backup(self) -> None:
-        """Before the backup: a worker is suspended during a chunk, others are running, and some work is queued."""
+        """Suspend a worker during a chunk, leave other chunks running, and queue some work."""
         site = self.site
         site.start_web()
         site.subscribe(self.receiving.url)
@@ -167,8 +168,9 @@ class RestoreScenario:
         self.link = "/exports/" + receipt_of(site, self.done)["signedUrl"].partition("/exports/")[2]
 
     def run_lost_period(self) -> None:
-        """Run the work that the restore loses: jobs end, a link is used, objects are replaced and deleted, and new work
-        is submitted.
+        """Run the work that the restore loses.
+
+        Jobs end, a link is used, objects are replaced and deleted, and new work is submitted.
         """
         site = self.site
         with event_stream(site, self.half) as client:
@@ -279,7 +281,7 @@ def assert_lost_period_ignored(site: Site, scenario: RestoreScenario) -> None:
 
 
 def assert_unknown_objects_removed(site: Site, scenario: RestoreScenario) -> None:
-    """Remove unknown objects while all processes run, and assert that known ones stay."""
+    """Remove unknown objects while all processes run, and assert that foreign ones stay."""
     assert storage.head(scenario.lost_path)
     foreign = "things/notes.txt"
     storage.put(foreign, b"A foreign object.", content_type="text/plain")
@@ -328,7 +330,7 @@ def test_a_document_never_gets_the_text_of_a_lost_one(site: Site, *, is_redis_lo
 
 
 def reports_older_database(site: Site) -> bool:
-    """Return whether the metric of web reports it."""
+    """Return whether web's metric reports a database that is older than the bucket."""
     assert site.web
     return "sluice_database_older_than_bucket 1.0" in httpx2.get(f"{site.web.url}/metrics").text
 

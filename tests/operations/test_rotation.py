@@ -56,7 +56,7 @@ NEW = "a-new-key-for-tests-0123456789-0123456789-0123456789"
 # ---- SECRET_KEY -----------------------------------------------------------------------------------------------------
 @pytest.fixture
 def rounds(transactional_db: None, tmp_path: Path) -> Iterator[list[Web]]:
-    """A web process for each row of the table, all on the same database: before, 1, 2, and 3."""
+    """Web processes on one database: one from before the rotation, and one for each round of the runbook's table."""
     old = settings.SECRET_KEY
     with ExitStack() as stack, ThreadPoolExecutor(4) as pool:
 
@@ -84,7 +84,7 @@ def finished(submit: Submit) -> Job:
 
 
 def link_at(web: Web, job: Job, token: str) -> str:
-    """Return the link, without its host, as its owner sees it there."""
+    """Return the link that a web process shows to the job's owner, without the host."""
     response = httpx2.get(f"{web.url}/exports/{job.pk}", headers={"Authorization": f"Bearer {token}"}, timeout=30)
     url = str(response.json()["receipt"]["signedUrl"])
     return url[url.index("/exports/") :]

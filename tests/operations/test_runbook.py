@@ -271,7 +271,7 @@ def test_disk_is_full(operator: Operator, dataset: Dataset, alice: User) -> None
 
 
 def make_old_row(user: User) -> Task:
-    """Create a document that was submitted some time ago."""
+    """Create a document whose row was last changed an hour ago."""
     row = make_row(user)
     Task.objects.filter(pk=row.pk).update(updated_at=timezone.now() - timedelta(hours=1))
     return row
@@ -488,7 +488,7 @@ def test_a_leaked_link_can_be_revoked(operator: Operator, finished: Job, api: AP
 
 
 def test_a_leaked_presigned_url_can_be_disabled(operator: Operator, finished: Job, api: APIClient) -> None:
-    """A URL is valid for a minute, which the commands may take on a busy machine, so the test checks the object."""
+    """The test checks the object too, because the commands may take longer than the minute that a URL is valid."""
     url = api.get(links.path_of(finished.receipt.links.get()))["Location"]
     assert httpx2.get(url, timeout=10).status_code == 200
     assert operator.query("a-link-leaked", "d.user_agent")[0]["outcome"] == "redeemed"
@@ -522,7 +522,7 @@ def test_a_new_key_is_long_enough(operator: Operator) -> None:
 
 
 # ---- The command ----------------------------------------------------------------------------------------------------
-def test_documents_wait_and_report_it_without_redis(operator: Operator, alice: User) -> None:
+def test_reap_reports_a_redis_outage(operator: Operator, alice: User) -> None:
     make_old_row(alice)
     operator.environment["REDIS_URL"] = f"redis://127.0.0.1:{ports.free(1)[0]}/0"
     assert "does not respond" in operator.execute("redis-is-lost", "repair reap", status=1)

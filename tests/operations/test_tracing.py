@@ -186,7 +186,7 @@ def test_each_chunk_is_in_the_trace_of_its_own_job(
 def test_a_wake_up_message_between_workers_carries_no_trace(
     trusting: None, traced: Collector, client: Client, workers: Workers
 ) -> None:
-    """For example for a retry: the worker that it wakes may find work of any user."""
+    """For example, the message for a retry: the worker that it wakes may find work of any user."""
     job = client.submit("PEARL-RAISE", headers=CALLERS)
     workers.start("exports,bundles", concurrency=1)
     wait_until(lambda: Job.objects.get(pk=job).status == "failed")
@@ -304,7 +304,7 @@ def test_an_unresponsive_collector_breaks_nothing_and_floods_no_log(
     stop(worker)
     text = (workers.root / "logs" / "web.log").read_text() + workers.logs()
     assert Chunk.objects.filter(status="done").count() == 50
-    # Web and two children, each again after a minute.
+    # From web and two child processes, each at most once a minute.
     assert len(re.findall("traces_not_sent", text)) <= 6
     assert "pearl" not in text
     assert "opentelemetry" not in text

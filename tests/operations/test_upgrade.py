@@ -23,7 +23,7 @@ from tests.serving import token_of
 from tests.waiting import wait_until
 
 PAGE = PROJECT / "docs" / "upgrade.md"
-PAUSE = 0.4  # of each chunk, so that some are always running
+PAUSE = 0.4  # seconds for each chunk and stage, so that some are always running
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ SCENARIOS = {
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("direction", SCENARIOS)
 def test_a_rolling_upgrade_loses_nothing(direction: str, site: Site, releases: tuple[Release, Release]) -> None:
-    """`back` is a rollback: the schema stays."""
+    """`back` is a rollback: the schema of the next release stays."""
     is_rollback, is_crash = SCENARIOS[direction]
     this, upcoming = releases
     before, after = (upcoming, this) if is_rollback else (this, upcoming)

@@ -1,4 +1,4 @@
-"""Tests against a real language model on a real server: Gemma 3 with 270 million weights in llama.cpp (B15, B17).
+"""Tests against a real language model on a real server: Gemma 3 with 270 million parameters in llama.cpp (B15, B17).
 
 The model is far too small to read invoices. The tests check that a real server accepts our requests, and that we parse
 its responses, errors, and token counts. Run by `make model`.

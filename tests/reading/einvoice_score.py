@@ -3,7 +3,8 @@
     python -m tests.reading.einvoice_score CORPUS
 
 Each subfolder of the corpus has the PDF or XML files of one producer. The output has a line for each producer, with the
-number of invoices, of exact readings (all totals and lines equal the XML), and of valid invoices, and the CPU time.
+numbers of invoices, of exact readings (number, totals, and lines equal the XML), of valid invoices, and of invoices
+that differ from their pages, and the CPU time. A line for each fault follows.
 """
 
 import argparse
@@ -56,7 +57,7 @@ class Score:
 
 
 def read(path: Path) -> EInvoice | None:
-    """Return the e-invoice of a file, read like in the reader process and the worker, or None."""
+    """Return the e-invoice of a file, read as in the reader process and the worker, or None."""
     kind = DocumentFormat.PDF if path.suffix.lower() == ".pdf" else DocumentFormat.XML
     with path.open("rb") as file, suppress(BadDocument):
         message = next(reading.read(kind, file, LIMITS))

@@ -64,7 +64,7 @@ def invoice_of(pdf: pypdfium2.PdfDocument) -> dict[str, Any] | None:
 
 
 def printed(truth: dict[str, Any], pdf: pypdfium2.PdfDocument) -> dict[str, Any]:
-    """Remove values and amounts that are not printed on the pages, because the XML of some examples differs."""
+    """Remove values and rows that are not printed on the pages, from which the XML of some examples differs."""
     text = plain("\n".join(page.get_textpage().get_text_bounded() for page in pdf))
     if len(text) < SCANNED:
         return truth

@@ -187,7 +187,7 @@ def prepare_office(sources: Path, folder: Path) -> None:
             write(document, "truth.md", truth.read_text())
 
 
-# ---- Documents without ground truth: only pages, time, and warnings are scored --------------------------------------
+# ---- Documents without ground truth, except for one: pages, time, and warnings are scored ---------------------------
 def prepare_pdfplumber(sources: Path, folder: Path) -> None:
     root = sources / "pdfplumber"
     for path in sorted([*(root / "tests/pdfs").glob("*.pdf"), *(root / "examples/pdfs").glob("*.pdf")]):

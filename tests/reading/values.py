@@ -8,7 +8,7 @@ from tests.reading.text import compress
 
 GROUPED = re.compile(r"\d{1,3}(?:[ \u00a0\u202f.,'’]\d{3})+(?:[.,]\d+)?")
 SIMPLE = re.compile(r"\d+(?:[.,]\d+)?")
-PLAIN = re.compile(r"[+-]?\d*\.?\d+")  # Decimal would also parse the texts 12E4 and Nan
+PLAIN = re.compile(r"[+-]?\d*\.?\d+")  # Decimal would also parse the texts 12E4 and NaN
 SHORT = 4  # characters; a shorter value must be a separate word
 MONTHS = {
     "en": "January February March April May June July August September October November December",
@@ -36,6 +36,7 @@ def meanings(token: str) -> set[Decimal]:
 
 
 def as_number(value: object) -> Decimal | None:
+    """Return the absolute value of a number, or None for anything else. `numbers` ignores signs too."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if isinstance(value, str) and not PLAIN.fullmatch(value.strip()):

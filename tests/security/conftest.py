@@ -59,7 +59,7 @@ def objects_of_alice(alice: User, dataset: Dataset) -> dict[str, Any]:
 
     A route with a new path parameter needs an object here.
     """
-    columns_of(dataset)  # like its registration
+    columns_of(dataset)  # as its registration does
     job = make_job(dataset, alice, chunks=2, delivery="manifest")
     execution.drain()
     completion.complete(job.pk)

@@ -214,7 +214,7 @@ def test_commands_are_recorded(transactional_db: None, arguments: list[str], out
 
 
 def test_a_shell_is_recorded_at_its_start(transactional_db: None, capsys: pytest.CaptureFixture[str]) -> None:
-    """C13: the entry is written at the start, because nothing could be written if the process is killed."""
+    """C13: the entry is written at the start, because a killed process could not write it at its end."""
     code = "from config.platform.models import AuditEntry as A; print(A.objects.values_list('action', 'outcome'))"
     Commands(["manage.py", "shell", "--no-imports", "-c", code]).execute()
     assert capsys.readouterr().out == "<QuerySet [('shell', 'success')]>\n"

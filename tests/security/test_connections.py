@@ -1,4 +1,4 @@
-"""Tests of clients that send too much, too slowly, or invalid data to a real web process over real connections."""
+"""Tests of a real web process with clients that send too much data, invalid data, or data too slowly."""
 
 import http.client
 import json
@@ -169,7 +169,7 @@ def test_endless_headers_are_cut_off(web: Web, endless: bytes) -> None:
                 sent += len(piece)
         except OSError:
             pass
-    assert sent < 20_000_000  # the buffers of the kernel
+    assert sent < 20_000_000  # the kernel buffers some data
     assert memory(web) - before < 20_000_000
     assert ask(web, "GET", "/livez")[0] == 200
 
@@ -252,7 +252,7 @@ class Crowd:
 
     def drip(self) -> None:
         while not self.is_over.wait(0.2):
-            for peer in self.peers:
+            for peer in list(self.peers):
                 try:
                     self.sent += peer.send(b"x")
                 except OSError:
@@ -308,7 +308,7 @@ def test_slow_headers_time_out(web: Web) -> None:
 
 
 def is_open(peer: socket.socket, drop: bytes) -> bool:
-    """Send another byte, and return whether the connection is still open."""
+    """Send `drop`, and return whether the connection is still open."""
     try:
         peer.sendall(drop)
         while peer.recv(65_536):

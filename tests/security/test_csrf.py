@@ -42,7 +42,7 @@ def test_session_requests_without_a_csrf_token_change_nothing(
 ) -> None:
     """A form on another origin of the same site sends the user's cookies, but no CSRF token.
 
-    API and pages are requested as the owner of the objects, and the admin as staff.
+    The API and the pages are requested as the owner of the objects, and the admin as staff.
     """
     owner, admin = (browser_of(user, enforce_csrf_checks=True) for user in (alice, staff))
     if has_cookie:

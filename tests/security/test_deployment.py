@@ -1,4 +1,4 @@
-"""Tests of Django's deployment checks, of the threat model, and for secrets in the repository."""
+"""Tests of Django's deployment checks and of the threat model, and a scan of the repository for secrets."""
 
 import os
 import re
@@ -103,7 +103,7 @@ def test_the_repository_contains_no_secret() -> None:
 
 @pytest.mark.parametrize("kind", SECRETS)
 def test_the_scan_finds_a_planted_secret(kind: str) -> None:
-    """The secrets are concatenated, so that this file does not contain one."""
+    """Each secret is concatenated from two parts, so that this file does not contain it."""
     shapes = {
         "an AWS key id": "AKIA" + "ABCDEFGHIJKLMNOP",
         "an AWS secret key": "aws_secret_access_key = " + "a1/+" * 10,

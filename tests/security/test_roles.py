@@ -212,7 +212,7 @@ OWN_PAGES = ("app/account", "app/sign-in", "app/sign-out", "admin/login/", "admi
 def test_auditors_change_nothing_on_pages_and_in_the_admin(
     objects_of_alice: dict[str, Any], state: Callable[[], State], dataset: Dataset
 ) -> None:
-    """C14: this covers every route with an unsafe method, and their own objects too."""
+    """C14: this covers every page and admin route that changes something, except those of the auditor's own account."""
     browser, refused = browser_of(user_with(AUDITOR)), 0
     values = dict.fromkeys({name for route in ROUTES for name in route.names}, dataset.pk) | objects_of_alice
     before = state()

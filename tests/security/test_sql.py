@@ -1,4 +1,4 @@
-"""Tests against SQL injection."""
+"""Tests of the protection against SQL injection."""
 
 import json
 from typing import Any
@@ -102,9 +102,6 @@ def test_dataset_names_are_identifiers(dataset: Dataset, pages: Client, api: API
     with pytest.raises(CommandError, match="name"):
         call_command("register_dataset", name, "--function", "data.rows_for", "--base-path", "new")
     pages.post(reverse("admin:exports_dataset_add"), form_of(name=name))
-    assert set(Dataset.objects.of_functions().values_list("name", flat=True)) <= {"things", name.strip()} - {
-        "a b",
-        "..",
-    }
+    assert set(Dataset.objects.of_functions().values_list("name", flat=True)) == {"things"}
     body: dict[str, Any] = {"dataset": name, "items": [{"key": "JFK", "effectiveDate": "2024-02-29"}]}
     assert api.post("/exports", body).status_code == 400

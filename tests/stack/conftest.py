@@ -45,7 +45,7 @@ def open_files(pid: int) -> Iterator[str]:
 
 
 def is_served(path: Path) -> bool:
-    """Return whether a socket has a listener. Another stack may listen on a port that was released."""
+    """Return whether a Unix socket has a listener. Another stack may have taken a released port, and its socket."""
     with socket.socket(socket.AF_UNIX) as client:
         return client.connect_ex(str(path)) == 0
 

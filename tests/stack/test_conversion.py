@@ -28,7 +28,8 @@ def test_misread_letters_lower_the_similarity() -> None:
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
 def test_an_incomplete_task_reports_why(status: str) -> None:
     error = {"code": "file_corrupt", "stage": "ocr", "detail": "The file is damaged."} if status == "failed" else None
-    with pytest.raises(CheckFailed, match=f"a.pdf ended as {status}"):
+    reason = "file_corrupt: The file is damaged." if error else ""
+    with pytest.raises(CheckFailed, match=f"a.pdf ended as {status}.*{reason}"):
         conversion.require_completed({"filename": "a.pdf", "status": status, "error": error})
 
 

@@ -1,4 +1,4 @@
-"""Tests of the complete local stack, started as by `make up`, but in a temporary folder."""
+"""Tests of the complete local stack, as `make up` starts it, but in a temporary folder."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # each test starts an
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return one folder for all tests in any order, so that later tests also start in a used folder."""
+    """Return one folder for all tests, so that every test but the first starts in a used folder."""
     return tmp_path_factory.mktemp("local")
 
 

@@ -186,7 +186,7 @@ def cost(text: str) -> tuple[float, float]:
 
 
 def memory(name: str) -> int:
-    """Return a value of this process in KB."""
+    """Return a memory value of this process, such as `VmHWM`, in KiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
 

@@ -69,7 +69,10 @@ KB = 1024
 
 @pytest.mark.parametrize("header", ["content_type", "accept", "accept_encoding"])
 def test_a_header_that_takes_long_to_parse_is_refused(header: str) -> None:
-    """Without this limit, 64 KiB of semicolons in a quoted parameter block the process for seconds, without a token."""
+    """Without this limit, 64 KiB of semicolons in a quoted parameter would block the process for seconds.
+
+    Such a request needs no token.
+    """
     status, body = post(ORDER, **{header: 'application/json; x="' + ";" * 2_000})
     assert (status, body["code"]) == (400, "invalid")
 
@@ -144,7 +147,7 @@ def responses_to_two(path: str, *, size: int, **headers: str) -> list[bytes]:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Django does not close the file
 def test_a_full_disk_is_reported_as_a_problem(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B12: Django writes larger bodies to TMPDIR before it calls the middleware."""
+    """B12: Django writes bodies above FILE_UPLOAD_MAX_MEMORY_SIZE to TMPDIR before it calls the middleware."""
     settings.FILE_UPLOAD_MAX_MEMORY_SIZE = 10
     with Path("/dev/full").open("r+b", buffering=0) as full:
         monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_options: full)

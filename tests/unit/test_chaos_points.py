@@ -1,6 +1,6 @@
 """The fault points of the chaos tests, compared with the code.
 
-If a function does not exist, the processes in chaos tests only log this, so it is checked here.
+In chaos tests, a process only logs that a function does not exist, and continues without the fault points.
 """
 
 from functools import reduce

@@ -29,7 +29,7 @@ SURE = ("exact", "normalized")
 
 
 def citations(data: Any, evidence: Any = None, *, pages: Any, schema: Any = None, places: Any = None) -> Any:
-    """Return the citations by pointer. `evidence`: by pointer, the model's quotes or pairs of a page and a quote."""
+    """Return the citations by pointer. `evidence` has, by pointer, the model's quote, or a pair of page and quote."""
     quotes = {
         pointer: Evidence(page=quote[0], quote=quote[1]) if isinstance(quote, tuple) else Evidence(page=1, quote=quote)
         for pointer, quote in (evidence or {}).items()

@@ -77,8 +77,10 @@ def test_restarted_processes_keep_counts_and_reuse_files(folder: Path) -> None:
 
 
 def test_a_process_does_not_take_the_number_of_a_live_process(folder: Path) -> None:
-    """Numbers are assigned by file locks and not by process IDs, which repeat across containers. Even within one
-    process, two objects get two numbers."""
+    """Numbers are assigned by file locks and not by process IDs, which repeat across containers.
+
+    Even within one process, two objects get two numbers.
+    """
     first, second = ProcessNumber(folder), ProcessNumber(folder)
 
     assert (first(), second(), first(), second()) == (0, 1, 0, 1)

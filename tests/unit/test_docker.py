@@ -321,7 +321,7 @@ def test_the_health_check_of_web_passes_only_while_it_is_ready(
 ) -> None:
     checks = health.readiness.checks
     monkeypatch.setattr(health, "readiness", health.Readiness(checks))
-    wait_until(lambda: succeeded(run_web_check(live_server)))  # like Docker, repeat it: each probe has only 2.5 s
+    wait_until(lambda: succeeded(run_web_check(live_server)))  # repeated, as by Docker: each check has only 2.5 s
     settings.SLUICE = settings.SLUICE.model_copy(update={"celery_broker_url": SecretStr("redis://127.0.0.1:1/0")})
     monkeypatch.setattr(health, "readiness", health.Readiness(checks))
     unready = run_web_check(live_server)
@@ -332,8 +332,10 @@ def test_the_health_check_of_web_passes_only_while_it_is_ready(
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Process]:
-    """A worker with a separate broker database and queue, so that it receives no other messages. It reads the URL of
-    the broker from a file, as in compose.yaml."""
+    """A worker with a separate broker database and queue, so that it receives no other messages.
+
+    It reads the URL of the broker from a file, as in compose.yaml.
+    """
     broker = tmp_path / "broker"
     broker.write_text(urlunsplit(urlsplit(os.environ["REDIS_URL"])._replace(path="/5")) + "\n")
     environment = {**os.environ, "CELERY_BROKER_URL": "", "CELERY_BROKER_URL_FILE": str(broker)}

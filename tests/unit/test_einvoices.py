@@ -154,7 +154,7 @@ def test_amounts_keep_their_digits_as_json_writes_them(text: str, literal: str |
 
 
 def test_a_line_is_named_by_its_number_in_the_invoice() -> None:
-    """B41: group lines are not checked, but count."""
+    """B41: group lines are not checked, but they are counted."""
     line = {"id": "1", "quantity": "1", "unit": "C62", "net_amount": "5", "name": "Pen", "net_price": "5"}
     without_price = {name: value for name, value in line.items() if name != "net_price"}
     invoice = rules.Invoice(

@@ -22,8 +22,10 @@ def test_the_page_lists_the_queues_and_limits_in_rabbitmq() -> None:
 
 @pytest.mark.parametrize(("url", "kind"), [("amqps://u:p@rabbit//", "topic"), ("redis://amqp/0", "direct")])
 def test_queue_type_follows_the_broker(url: str, kind: str) -> None:
-    """In Redis, a topic exchange would lose messages after Redis was emptied. In RabbitMQ, a direct exchange does not
-    support countdowns."""
+    """In Redis, a topic exchange would lose messages after Redis was emptied.
+
+    In RabbitMQ, a direct exchange does not support countdowns.
+    """
     queue = broker.queue("exports", url=url)
     assert queue.exchange.type == kind
     assert (queue.queue_arguments or {})["x-queue-type"] == "quorum"

@@ -126,8 +126,10 @@ Read = Callable[..., Environment]
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Read:
-    """A function that reads settings from the required variables and the given ones. It does not change the cached
-    settings."""
+    """A function that reads settings from the required variables and the given ones.
+
+    It does not change the cached settings.
+    """
 
     def read(**variables: str | None) -> Environment:
         for name in list(os.environ):
@@ -272,7 +274,7 @@ def test_it_reports_inconsistent_variables_together_with_invalid_ones(read: Read
     found = problems(
         read,
         DEBUG="hunter2",
-        ALLOWED_HOSTS="",  # not reported, because it depends on the invalid DEBUG whether it is required
+        ALLOWED_HOSTS="",  # not reported, because whether it is required depends on DEBUG, which is invalid
         DATABASE_URL="hunter2",
         REDIS_URL="unix:///run/valkey.sock",
         S3_DOWNLOAD_ACCESS_KEY_ID="hunter2",

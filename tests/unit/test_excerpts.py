@@ -97,7 +97,7 @@ def test_numbers_are_compared_without_separators_and_trailing_decimal_zeros(text
 
 
 def test_integers_that_differ_by_zeros_are_different() -> None:
-    """The price that all rows share matches none of them; the count does."""
+    """All rows share the price, so only the count identifies a row."""
     excerpts = Excerpts("| Count | Price |\n| --- | --- |\n| 100 | 2.50 |\n| 10 | 2.50 |\n| 1 | 2.50 |\n", first_page=1)
     start, end = excerpts.span(find(excerpts, {"count": 10, "price": 2.5}))
     assert excerpts.content[start:end].strip() == "| 10 | 2.50 |"

@@ -1,4 +1,4 @@
-"""The proxies for faults end with the block that uses them. A thread that still runs would poll a closed socket."""
+"""Fault proxies, which end with the block that uses them. A thread that still runs would poll a closed socket."""
 
 import threading
 from collections.abc import Callable

@@ -74,8 +74,10 @@ def signature(number: str, text: str) -> str:
 
 
 def record() -> list[Line]:
-    """Return a correct record of two jobs and their files. One job succeeds. The other one fails, is retried, and fails
-    again."""
+    """Return a correct record of two jobs and their files.
+
+    One job succeeds. The other one fails, is retried, and fails again.
+    """
     done = progress(done=1, rows=FEW, bytes=len(CONTENT))
     manifest = {"schemaVersion": SCHEMA, "files": [ENTRY]}
     text = json.dumps(manifest).encode()
@@ -144,7 +146,7 @@ def record() -> list[Line]:
 
 
 def find_line(lines: list[Line], name: str, number: int = 0, **facts: Any) -> Line:
-    """Return the line with this number among those of a kind or operation, and with other facts."""
+    """Return the line with this index among the lines of a kind, operation, or action that have these facts."""
     fitting = [line for line in lines if name in (line["kind"], line.get("op"), line.get("what"))]
     return [line for line in fitting if facts.items() <= line.items()][number]
 
@@ -204,7 +206,7 @@ def keep_events(lines: list[Line], *numbers: int, number: int = 0) -> None:
 
 
 def supersede_file(lines: list[Line]) -> None:
-    """Refuse a file of a manifest's delivery."""
+    """Add a response that refuses a file of a manifest delivery as superseded."""
     final_job(lines)["delivery"] = "manifest"
     insert_after(lines, find_line(lines, "link"), answer("file", 410, {"code": "file_superseded"}, job=JOB))
 

@@ -363,7 +363,7 @@ def test_a_member_whose_schema_is_false_is_not_allowed() -> None:
     assert errors({"properties": {"a": False}}, {"a": 5}) == [("/a", "Is not allowed here.")]
 
 
-def test_an_unchecked_schema_is_not_applied() -> None:
+def test_an_invalid_schema_is_not_applied() -> None:
     with pytest.raises(SchemaRefused):
         errors({"type": "money"}, 5)
 

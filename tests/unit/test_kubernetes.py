@@ -56,7 +56,7 @@ def words(command: list[str]) -> list[str]:
 
 
 def command_of(name: str) -> list[str]:
-    """Return the command of a Deployment with the settings of the base substituted, as Kubernetes does it."""
+    """Return the command of a Deployment with the settings of the base substituted, as Kubernetes does."""
     (container,) = DEPLOYMENTS[name]["spec"]["template"]["spec"]["containers"]
     known = settings_of("base")
     return [re.sub(r"\$\((\w+)\)", lambda found: known[found[1]], word) for word in container["command"]]

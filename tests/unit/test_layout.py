@@ -166,7 +166,7 @@ def test_right_to_left_lines_are_in_logical_order() -> None:
 
 
 def test_the_analysis_of_a_right_to_left_page_does_not_move_its_words() -> None:
-    """The lines of the page, whose positions citations use, have the same boxes."""
+    """The lines of the page share these boxes, and citations use their positions."""
     boxes = row(50, (300, "שלום"), (100, "עולם"))
     before = [(box.x0, box.x1) for box in boxes]
 

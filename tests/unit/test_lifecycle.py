@@ -60,8 +60,10 @@ class Part:
         self.drawn, self.rows = section(title)
 
     def writes(self, statement: str) -> set[str]:
-        """Return the states that a statement sets in rows of this table. If the state is a bound parameter, the clause
-        must compare it with each possible state."""
+        """Return the states that a statement sets in rows of this table.
+
+        If the state is a bound parameter, the clause must compare it with each possible state.
+        """
         clauses = re.findall(
             rf"\bUPDATE {self.table}\b.*?\bSET\b(.*?)\b(?:FROM|WHERE|RETURNING)\b", STATEMENTS[statement], re.DOTALL
         )
@@ -104,7 +106,7 @@ def test_the_table_matches_the_diagram(part: Part) -> None:
     ("part", "row"), [pytest.param(part, row, id=row.statement) for part in PARTS for row in part.rows]
 )
 def test_statements_write_the_states_of_their_rows(part: Part, row: Row) -> None:
-    # The diagram has no arrow for statements that may not change the state.
+    # The diagram has no arrows from a state to itself, although some statements can keep the state.
     assert part.writes(row.statement) - row.before == row.after
 
 
@@ -154,7 +156,7 @@ def test_the_task_table_matches_the_diagram() -> None:
 
 
 def test_run_state_transitions_are_those_of_the_table() -> None:
-    """B3, B4: the diagram has no arrow for transitions that may not change the state."""
+    """B3, B4: the diagram has no arrows from a state to itself, although some transitions can keep the state."""
     arrows = {row.statement: (row.before, row.after) for row in TASK_ROWS if row.statement in ARROWS}
 
     assert arrows == {
@@ -164,7 +166,7 @@ def test_run_state_transitions_are_those_of_the_table() -> None:
 
 
 def test_no_transition_leaves_a_final_state_or_goes_back() -> None:
-    """B3: only the retry of a user does, which sets the status in the row and increments the generation."""
+    """B3: only a user's retry does this. It sets the status in the row and increments the generation."""
     rank = re.search(r"RANK = \{(.*?)\}", (PACKAGE.parent / "etl" / "runstate" / "script.lua").read_text())
     assert rank
     order = {name: int(number) for name, number in re.findall(r"(\w+) = (\d)", rank[1])}

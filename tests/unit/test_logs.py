@@ -360,3 +360,9 @@ def test_equal_paths_have_equal_hashes() -> None:
     path = str(uuid4())
 
     assert logs.path_hash(path) == logs.path_hash(path) != logs.path_hash(path + "x")
+
+
+def test_all_processes_have_the_same_hashes() -> None:
+    script = "from config.platform.observability import logs; print(logs.path_hash('things/a.csv'))"
+    command = [sys.executable, "-c", script]
+    assert subprocess.check_output(command, text=True).strip() == logs.path_hash("things/a.csv")

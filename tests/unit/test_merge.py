@@ -1,4 +1,4 @@
-"""The merge of the responses for pieces by the schema, without a model (B16)."""
+"""The merge of the responses for pieces according to the schema, without a model (B16)."""
 
 import json
 import time
@@ -123,6 +123,8 @@ def test_each_leaf_records_its_piece(pieces: list[Any]) -> None:
     for pointer, leaf in found.leaves.items():
         assert -1 <= leaf.origin < len(pieces)
         assert dict(scalars(found.data))[pointer] == leaf.value
+        if leaf.origin >= 0:
+            assert leaf.value in [value for _, value in scalars(pieces[leaf.origin])]
 
 
 # ---- Cases ----------------------------------------------------------------------------------------------------------

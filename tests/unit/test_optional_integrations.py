@@ -1,4 +1,4 @@
-"""Optional integrations, such as tracing and error reports, are imported only if they are configured."""
+"""Optional integrations, such as tracing and error reports, which are imported only if they are configured."""
 
 import os
 import subprocess

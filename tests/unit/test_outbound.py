@@ -71,7 +71,7 @@ def test_redirects_are_not_followed() -> None:
 
 
 def resolve_both(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
-    """Let the name both.example have these addresses."""
+    """Make the name both.example resolve to these addresses."""
     real = socket.getaddrinfo
 
     def resolve(host: Any, port: Any, *args: Any, **options: Any) -> Any:

@@ -151,6 +151,7 @@ def test_cleaning_is_idempotent(page: str) -> None:
     once = text_of(page)
     assert once.content.count("<!-- page:") <= 1
     assert "\u200b" not in once.content
+    assert text_of(once.page(1)).content == once.content
 
 
 def test_pages_are_found_by_number() -> None:
@@ -190,7 +191,7 @@ FORMS = [article_lines, plain_lines, indented, numbered, bulleted]
 @pytest.mark.parametrize("per_page", [10_000, 23])
 @pytest.mark.parametrize("size", [700, 2_000, 8_000])
 def test_items_of_several_lines_are_not_split(item_of: Any, per_page: int, size: int) -> None:
-    """B42: rows of three lines are kept together even if there are no empty lines between them."""
+    """B42: the lines of an item are kept together even if there are no empty lines between items."""
     texts = ["\n".join(item_of(number)) for number in range(1, 501)]
     pages = [
         f"ACME Ltd, statement 4711\n\n{chr(10).join(texts[at : at + per_page])}\n\nPage {at // per_page + 1}"

@@ -148,7 +148,7 @@ def test_an_invoice_row_has_its_name_and_amount_in_one_row(document: Case) -> No
 
 
 def test_the_truth_of_an_e_invoice_is_its_xml() -> None:
-    root = ET.fromstring(  # noqa: S314 - written above
+    root = ET.fromstring(  # noqa: S314 - written here
         "<Invoice><ExchangedDocument><ID>17</ID><IssueDateTime><DateTimeString>20260305</DateTimeString>"
         "</IssueDateTime></ExchangedDocument><IncludedSupplyChainTradeLineItem><SpecifiedTradeProduct><Name>Ink</Name>"
         "</SpecifiedTradeProduct><Sum><LineTotalAmount>11.90</LineTotalAmount></Sum></IncludedSupplyChainTradeLineItem>"

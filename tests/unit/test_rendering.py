@@ -184,8 +184,10 @@ def test_texts_that_take_long_are_shown_as_plain_text(name: str) -> None:
 
 
 def test_texts_are_rendered_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """C1: twelve concurrent renderings would delay the liveness probe by 6 s. A text that has to wait too long is shown
-    as plain text."""
+    """C1: twelve concurrent renderings would delay the liveness probe by 6 s.
+
+    A text that has to wait too long is shown as plain text.
+    """
     monkeypatch.setattr(rendering, "WAIT_SECONDS", 0.2)
     with rendering.render_lock, ThreadPoolExecutor(1) as thread:
         assert thread.submit(rendering.render, "*Once*").result(timeout=30) is None

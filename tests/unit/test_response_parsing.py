@@ -1,4 +1,4 @@
-"""Strict parsing of responses (B17)."""
+"""Strict parsing of the responses of language models (B17)."""
 
 import json
 import time

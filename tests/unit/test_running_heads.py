@@ -89,14 +89,14 @@ def test_a_line_above_a_page_number_is_left_out() -> None:
 
 
 def test_a_line_that_is_nearer_to_the_text_than_to_a_running_head_stays() -> None:
-    """Such as the first line of an example, at the top of a page."""
+    """For example, the first line of a code listing at the top of a page."""
     example, text = block("cat file1 file2 >file3", 80), block("words of a paragraph " * 14, 110, lines=20)
     blocks = [block("- 3 -", 40), example, text]
     assert omitted_texts(blocks) == [["- 3 -"]]
 
 
 def test_a_title_that_no_other_page_repeats_stays() -> None:
-    """The layout model takes some titles at the top of a page for running heads."""
+    """The layout model mistakes some titles at the top of a page for running heads."""
     title = block("# The history of the example", 70, kind="header")
     assert omitted_texts([title, body()], [body()], [body()]) == [[], [], []]
     assert omitted_texts([title, body()], [title, body()]) == [[title.text], [title.text]]

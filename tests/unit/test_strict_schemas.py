@@ -1,4 +1,4 @@
-"""Strict schemas, which servers enforce. They allow every value that is valid under the rule's schema (B15)."""
+"""Strict schemas, which model servers enforce. They allow every value that is valid under the rule's schema (B15)."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ def filled(schema: dict[str, Any], value: Any) -> Any:
 
 
 def subschemas(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return all subschemas of a schema."""
+    """Return a schema and all of its subschemas."""
     items = [schema["items"]] if "items" in schema else []
     inside = [*schema.get("anyOf", []), *schema.get("properties", {}).values(), *items]
     return [schema, *(each for one in inside for each in subschemas(one))]

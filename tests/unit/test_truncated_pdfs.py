@@ -53,7 +53,7 @@ def test_it_refuses_a_file_with_truncated_pages(whole: bytes) -> None:
     assert [share for share in range(40, 100, 3) if not is_refused(whole[: end * share // 100])] == []
 
 
-def test_it_reads_a_truncated_xref_stream() -> None:
+def test_it_recognizes_a_truncated_xref_stream() -> None:
     body = b"5 0 obj\n<< >>\nendobj\n"
     table = b"6 0 obj\n<< /Type /XRef /ID [<0011"
     assert has_xref_table(body + table)

@@ -37,7 +37,8 @@ class Row:
 class Document:
     """A document with its ground truth.
 
-    `scalars`: values outside of the list, by JSON Pointer. `shown`: the places of each scalar. Each may be cited.
+    `scalars`: values outside of the list, by JSON Pointer. `shown`: the places of each scalar, any of which may be
+    cited.
     """
 
     family: str

@@ -125,7 +125,7 @@ class Writer:
 
     @property
     def is_new(self) -> bool:
-        """Return whether the current page is new, because an item continued on it."""
+        """Return whether the last item continued on the current page, so that the page is already new."""
         return self.family.is_broken and self.paper.remaining_lines >= self.paper.size - 2
 
     # ---- Scalars ----------------------------------------------------------------------------------------------------

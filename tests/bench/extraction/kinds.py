@@ -1,6 +1,6 @@
 """Kinds of documents: printed columns, the schema of the result, and invented items.
 
-The members of a schema have another order than the printed columns, so that a reader without the head of a table
+The members of a schema are in a different order from the printed columns, so that a reader without the head of a table
 confuses numbers.
 """
 

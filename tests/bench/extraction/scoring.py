@@ -29,7 +29,7 @@ class Score:
     """The score of a result.
 
     - `wrong`: different values whose citation has a level in SURE.
-    - `lost`: missing values and rows without a warning. `named`: number of those with a warning.
+    - `lost`: missing values and rows that no warning names. `named`: number of those that a warning names.
     - `astray`: values that are not cited at their line.
     """
 

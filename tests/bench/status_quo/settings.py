@@ -1,4 +1,4 @@
-"""Sluice's settings with an endpoint and a connection pool for the source, like in a service without exports."""
+"""Sluice's settings with an endpoint and a connection pool for the source, as in a service without exports."""
 
 from config import settings as shipped
 from config.platform.db.base import pool_of

@@ -1,4 +1,4 @@
-"""Checker for the record of a soak test: verifies the API's guarantees from the record alone.
+"""Verification of the API's guarantees from the record of a soak test alone.
 
 Each rule yields a description of each violation, with the lines that prove it. A record can be checked again:
 `python -m tests.chaos.history.checker .local/soak.jsonl`.
@@ -28,7 +28,7 @@ REQUIRED = {
 
 
 def unused(lines: Collection[Line]) -> set[str]:
-    """Return what a soak did not use, because rules accept a record without any lines."""
+    """Return the required kinds that a record lacks. Without this check, an empty record would pass."""
     return REQUIRED - count_by_kind(lines).keys()
 
 

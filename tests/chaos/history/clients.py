@@ -169,7 +169,7 @@ class Client:
                 self.account.links.append(path_of(body["signedUrl"]))
 
     def redeem(self) -> None:
-        """Request a link three times in parallel, sometimes with another User-Agent. Most links are recent ones."""
+        """Request a link, often a recent one, three times in parallel, sometimes with another User-Agent."""
         if not self.account.links:
             return
         path = self.random.choice(self.account.links[-self.random.choice([1, 3, 1000]) :])

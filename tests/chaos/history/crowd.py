@@ -81,7 +81,7 @@ class Crowd:
         self.site.allowed.retried |= {job for client in self.clients for job in client.retried}
 
     def audit(self) -> None:
-        """Record the final state that each user sees, and which chunks were exported again."""
+        """Record the final state that each user sees, and how many chunks of each job were exported again."""
         for line in lines(self.site):
             if line.get("action") == "files_gone":
                 self.record.add("log", time.monotonic(), job=line["job_id"], redone=line["redone"])

@@ -49,7 +49,10 @@ def a_file_stays_the_same(history: History) -> Found:
 
 @rule
 def files_of_manifests_are_not_superseded(history: History) -> Found:
-    """Check that a manifest's files can be downloaded: the delivery has copies. Other deliveries need the files."""
+    """Check that a manifest's files can always be downloaded: the delivery has copies.
+
+    For other deliveries, a later job may have replaced a file.
+    """
     for line in history.op("file", status=410):
         if history.jobs.get(line["job"], {}).get("delivery") == "manifest":
             yield f"a file of the manifest of job {line['job']} was superseded", [line]

@@ -119,7 +119,7 @@ class History:
         return {each["jobId"]: line["user"] for line in self.op("list", status=200) for each in line["body"]["results"]}
 
     def retries(self, job: str) -> tuple[int, int]:
-        """Return the number of certainly accepted retries of a job, and of possibly accepted ones."""
+        """Return the minimum and the maximum number of accepted retries of a job."""
         its = [line for line in self.op("retry") if line["job"] == job]
         certain = sum(line["status"] == 202 for line in its)
         return certain, certain + sum(uncertain(line) for line in its)

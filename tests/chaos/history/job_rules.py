@@ -184,7 +184,7 @@ def slices_of_request(request: Line) -> list[list[str]]:
 
 @rule
 def quotas_match_the_charges(history: History) -> Found:
-    """A chunk costs one, and is refunded if it was reused, failed, or cancelled.
+    """Check that each chunk was charged once, and refunded if it was reused, failed, or cancelled.
 
     A reused chunk whose file was missing is exported again without a charge.
     """
