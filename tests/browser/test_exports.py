@@ -168,6 +168,13 @@ def test_a_dropped_file_that_is_too_large_is_refused(dataset: Dataset, page: Pag
     )
     page.get_by_role("button", name="Create export", exact=True).click()
     expect(page.locator("#trouble")).to_contain_text("must not exceed 5,242,880 bytes")
+    page.get_by_label("Keys and dates, one pair per line").fill("JFK 2024-02-29")
+    expect(page.locator("#preview")).to_contain_text(re.compile(r"Chunks\s*1"))
+    expect(page.locator("#trouble")).to_be_visible()  # an update of another part does not remove it
+    page.get_by_label("Or upload a CSV file").set_input_files([])
+    page.get_by_role("button", name="Create export", exact=True).click()
+    expect(heading(page)).to_contain_text("Pending")
+    expect(page.locator("#trouble")).to_have_count(0)
 
 
 @pytest.mark.slow

@@ -78,7 +78,11 @@ function duration(seconds) {
 }
 
 // ---- Failures ------------------------------------------------------------------------------------------------------
-// If an htmx request fails, the page keeps its content and input, and shows an error until the next success.
+// If an htmx request fails, the page keeps its content and input, and shows an error. It stays until the same element or
+// another action of the user succeeds; updates of other parts of the page do not remove it.
+const ACTIONS = "form, button, a";
+let failed = null;
+
 function explain(xhr) {
   const words = new DOMParser().parseFromString(xhr?.responseText ?? "", "text/html").querySelector("main p")?.textContent;
   return words || (xhr?.status ? `The server returned an error (${xhr.status}).` : "Could not reach the server.");
@@ -86,8 +90,13 @@ function explain(xhr) {
 
 document.addEventListener("htmx:afterRequest", (event) => {
   if (event.target.matches("form, button")) unmarkSent(event.target);
+  if (event.detail.xhr?.readyState === 0) return; // aborted by the page
+  const source = event.detail.requestConfig.elt;
+  // The failed element may have been replaced by an update of a part that contains it.
+  if (event.detail.successful && source !== failed && !source.matches(ACTIONS) && document.contains(failed)) return;
   document.getElementById("trouble")?.remove();
-  if (event.detail.successful || event.detail.xhr?.readyState === 0) return; // 0: aborted by the page
+  failed = event.detail.successful ? null : source;
+  if (!failed) return;
   const note = document.createElement("p");
   note.id = "trouble";
   note.className = "message error";

@@ -172,7 +172,7 @@ document.addEventListener("htmx:configRequest", (event) => {
   if (token && event.detail.verb !== "get") event.detail.parameters.csrfmiddlewaretoken = token[1];
 });
 
-// Runs after page.js, whose message disappears with the next success. This one stays until the rule is saved.
+// Runs after page.js, whose message disappears with the next successful action. This one stays until the rule is saved.
 document.addEventListener("htmx:afterRequest", (event) => {
   const note = document.getElementById("trouble");
   const place = document.getElementById("unsaved");
