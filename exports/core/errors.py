@@ -180,7 +180,7 @@ EXPLANATIONS: dict[str, tuple[str, str]] = {
     ),
     "EXPORT_BUNDLE_FAILED": (
         "The delivered file could not be created",
-        "All chunk files exist, but the delivered file could not be created. Retry the export; chunk files are kept.",
+        "All chunk files exist and are kept. A retry of the export only creates the delivered file again.",
     ),
 }
 

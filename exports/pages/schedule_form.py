@@ -154,7 +154,7 @@ def located(error: InputError) -> tuple[str | None, str]:
     if error.pointer in FIELDS:
         return FIELDS[error.pointer], error.detail
     pointer = error.pointer.removeprefix("/request")
-    if pointer.strip("/").partition("/")[0] in FILTERS:
+    if pointer.removeprefix("/").partition("/")[0] in FILTERS:
         pointer = f"/filters{pointer}"
     return field_and_text(InputError(pointer=pointer, code=error.code, detail=error.detail))
 

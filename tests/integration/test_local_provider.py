@@ -43,6 +43,8 @@ from etl.core.stage_context import StageContext
 from etl.providers.base import Document, OCRResult, page_marker
 from etl.providers.local import LocalProvider, process_tree
 from etl.providers.local import process as reader
+from etl.providers.local.process import Message, ReaderCrashed
+from etl.providers.local.provider import ResultBuilder, parse_drawn_page
 from tests import samples
 from tests.conftest import change_settings
 from tests.integration.test_ocr_engine import FONT
@@ -498,6 +500,19 @@ def test_an_unreadable_page_has_a_warning(provider: LocalProvider, make_document
     assert line["page"] == 2
     assert re.fullmatch(r"\w+ at \w+\.py:\d+", line["reason"])
     assert caught_errors("page") == before + 1
+
+
+@pytest.mark.parametrize(
+    "parse",
+    [lambda message: ResultBuilder(StageContext(seconds=60)).add(message), parse_drawn_page],
+    ids=["read", "drawn"],
+)
+def test_page_numbers_of_messages_are_not_logged_as_text(parse: Callable[[Message], object]) -> None:
+    """B18: the reader process may be compromised, and send the text of the document instead of a number."""
+    text = "text of the document"
+    with capture_logs() as lines, pytest.raises(ReaderCrashed):
+        parse({"reason": "LookupError at page.py:1", "failed": text, "drawn": text, "image": None})
+    assert [line["page"] for line in lines] == [None]
 
 
 @pytest.mark.slow

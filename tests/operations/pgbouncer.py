@@ -87,7 +87,7 @@ class PgBouncer(LocalServer):
 
 @contextmanager
 def running(root: Path, *, to: str, size: int, more: str = "") -> Iterator[PgBouncer]:
-    root.chmod(0o755)  # if root starts PgBouncer, it runs as the user nobody
+    root.chmod(0o755)  # if root starts PgBouncer, it runs as an unprivileged user
     server = PgBouncer(root, KeptSettings(root), to=to, size=size, more=more)
     try:
         server.start()

@@ -29,7 +29,7 @@ READABLE = (
     "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/etc/fonts", "/dev/null", "/dev/urandom",
     "/proc/cpuinfo", "/proc/meminfo", "/proc/sys/vm", "/sys/devices/system",
 )  # fmt: skip
-# An unused user ID. Not `nobody`, because other programs run as it, such as the local stack's Postgres.
+# A user ID that no other program uses. The unprivileged user of the system runs others, such as the local Postgres.
 SANDBOX_UID = 65533
 
 # ---- Linux constants ------------------------------------------------------------------------------------------------
