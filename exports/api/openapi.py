@@ -243,7 +243,7 @@ FILE: dict[str, Any] = {
     "description": "The target of each `url` in a manifest (`delivery: manifest`): redirects to object storage. The "
     "owner can use it any number of times until the delivery expires, and always gets the bytes that the manifest "
     "describes. For other deliveries, 410 `file_superseded` is possible: a later export replaced the file before it "
-    "was first requested.",
+    "was first requested, and the delivery has no copy.",
     "tags": DOWNLOADS,
     "parameters": [location(302, "Presigned URL, valid for one minute at most."), NO_STORE],
 }

@@ -2,7 +2,7 @@
 
 A bundle is a copy of a single file, all files joined into one, a zip, or a manifest with copies of all files. Later
 exports replace the files of chunks, so a delivery consists of copies. Each attempt writes to a separate folder, whose
-objects do not change until they are deleted. `exports.delivery.packs` combines the small files of a manifest.
+objects do not change until they are deleted. `exports.delivery.packs` combines small files into a few objects.
 
 All bundles are streamed: memory grows by a name for each file, but not with the size of the files.
 """
@@ -41,6 +41,7 @@ SMALL_BYTES = 1024 * 1024
 
 log = structlog.get_logger(__name__)
 
+S = TypeVar("S")
 T = TypeVar("T")
 # Makes a chunk adopt the newer file at its path, and returns the chunk. Raises FileGone if no newer file is recorded.
 Adopt = Callable[[Chunk], Chunk]
@@ -305,7 +306,7 @@ def one_parquet(job: Job, adopt: Adopt) -> Iterator[bytes]:
         return parquet.opened(SeekableFile(chunk))
 
     def files() -> Iterator[Any]:
-        for chunk, ahead in each_file(job, small_file, adopt):
+        for chunk, ahead in small_files(job, adopt):
             if ahead is None:
                 yield adopting(chunk, partial(opened, chunk), opened, adopt)[1]
             else:
@@ -368,10 +369,29 @@ def entry_of(job: Job, chunk: Chunk, names: Counter[str]) -> dict[str, Any]:
 def contents(job: Job, adopt: Adopt) -> Iterator[tuple[Chunk, Iterable[bytes]]]:
     """Yield every chunk, in request order, with the bytes of its file.
 
-    Threads prefetch small files, which takes at most READERS x SMALL_BYTES of memory.
+    Threads prefetch small files, which takes at most about 3 x READERS x SMALL_BYTES of memory.
     """
-    for chunk, ahead in each_file(job, small_file, adopt):
+    for chunk, ahead in small_files(job, adopt):
         yield (chunk, [ahead]) if ahead is not None else adopting(chunk, partial(large_file, chunk), large_file, adopt)
+
+
+def small_files(job: Job, adopt: Adopt) -> Generator[tuple[Chunk, bytes | None]]:
+    """Yield every chunk, in request order, with the bytes of a small file, or None for a large one."""
+    groups = packs.grouped(job.chunks.in_request_order().iterator(chunk_size=1000))
+    with closing(in_advance(groups, small_files_of)) as results:
+        for group, files in results:
+            for number, chunk in enumerate(group):
+                yield adopting(chunk, partial(small_file_in, files, number, chunk), small_file, adopt)
+
+
+def small_files_of(group: list[Chunk]) -> list[bytes | None]:
+    """Return the small files of a group from the pack of their batch, or a single file from its path."""
+    return packs.read_group(group) if group[0].pack is not None else [small_file(group[0])]
+
+
+def small_file_in(files: Callable[[], list[bytes | None]], number: int, chunk: Chunk) -> bytes | None:
+    """Return a file of a group, or read it from its path if the pack did not contain it. Raises FileGone."""
+    return files()[number] or small_file(chunk)
 
 
 def small_file(chunk: Chunk) -> bytes | None:
@@ -397,15 +417,22 @@ def large_file(chunk: Chunk) -> Iterator[bytes]:
 
 def each_file(job: Job, work: Callable[[Chunk], T], adopt: Adopt) -> Generator[tuple[Chunk, T]]:
     """Yield every chunk, in request order, with the result of `work`, which threads compute in advance."""
-    waiting: deque[tuple[Chunk, Future[T]]] = deque()
+    with closing(in_advance(job.chunks.in_request_order().iterator(chunk_size=1000), work)) as results:
+        for chunk, result in results:
+            yield adopting(chunk, result, work, adopt)
+
+
+def in_advance(items: Iterable[S], work: Callable[[S], T]) -> Generator[tuple[S, Callable[[], T]]]:
+    """Yield every item, with a function that returns the result of `work`, which threads compute in advance."""
+    waiting: deque[tuple[S, Future[T]]] = deque()
     with ThreadPoolExecutor(READERS) as pool:
-        for chunk in job.chunks.in_request_order().iterator(chunk_size=1000):
-            waiting.append((chunk, pool.submit(work, chunk)))
+        for item in items:
+            waiting.append((item, pool.submit(work, item)))
             if len(waiting) >= READERS:
                 first, result = waiting.popleft()
-                yield adopting(first, result.result, work, adopt)
+                yield first, result.result
         for each, result in waiting:
-            yield adopting(each, result.result, work, adopt)
+            yield each, result.result
 
 
 def adopting(chunk: Chunk, first: Callable[[], T], work: Callable[[Chunk], T], adopt: Adopt) -> tuple[Chunk, T]:

@@ -38,7 +38,7 @@ def presign(job: Job, *, key: str, effective_date: date) -> str:
     """Return a presigned URL of the file, valid for EXPORT_PRESIGN_SECONDS.
 
     It is the URL of a copy that no later export replaces. The large files of a manifest were copied with the delivery.
-    The first request for another file makes its copy: from a pack if the delivery is a manifest.
+    The first request for another file makes its copy, from a pack if possible.
 
     Raises NoSuchFile, AccessRemoved, ReceiptExpired, StorageUnavailable, and FileSuperseded if the file was replaced
     and the delivery has no copy.
@@ -82,7 +82,9 @@ def live_receipt(job: Job) -> Receipt | None:
 
 def unpack(job: Job, chunk: Chunk, folder: str, key: str) -> bool:
     """Extract the file from its pack, unless a concurrent request did. Return whether it is in a pack."""
-    if job.delivery != DeliveryKind.MANIFEST or (content := packs.read(folder, chunk)) is None:
+    if chunk.pack is None and job.delivery != DeliveryKind.MANIFEST:
+        return False
+    if (content := packs.read(folder, chunk)) is None:
         return False
     with suppress(storage.Conflict):
         storage.put(key, content, content_type=encoding.content_type(job.shape), metadata=metadata_of(job))

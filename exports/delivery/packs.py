@@ -1,15 +1,16 @@
-"""Packs: a few objects with the concatenated small files of a manifest's delivery.
-
-Copying each file would take thousands of requests, although few of the files may ever be downloaded. When a file is
-requested for the first time, `exports.delivery.chunk_files` extracts it from its pack.
+"""Packs: a few objects with the concatenated small files of a job.
 
 There are two kinds of packs. A worker that runs a batch of chunks still has their bytes in memory, and stores them in a
 pack of the batch before it finishes the chunks. Each file is a zstd frame in this pack, because smaller uploads are
-faster. The completion stores all other files in its own packs, without compressing them.
+faster. Zips and joined files are made from these packs, which takes one request for many files.
+
+A manifest refers to the files in packs. Copying each file would take thousands of requests, although few of the files
+may ever be downloaded. When a file is requested for the first time, `exports.delivery.chunk_files` extracts it from its
+pack. The completion stores the small files that no batch has packed in its own packs, without compressing them.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -87,15 +88,52 @@ def longest_frame(size: int) -> int:
     return size + size // 256 + 64
 
 
-def read_from_batch(chunk: Chunk) -> bytes:
-    """Return the bytes of a file, or b"" if the frame has the wrong size.
+def grouped(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
+    """Group consecutive chunks whose files one request can read from the pack of a batch. Other chunks are alone.
 
-    Raises storage.Missing and zstandard.ZstdError.
+    The files of a group have at most PACKED_BYTES, and so has their part of the pack, except for the last frame.
     """
-    span = longest_frame(chunk.bytes or 0)
-    frame = storage.read_span(key_of_batch(chunk.job_id, chunk.pack or 0), start=chunk.pack_offset or 0, size=span)
-    # The size is checked before memory is allocated for it.
-    return zstandard.decompress(frame) if zstandard.frame_content_size(frame) == chunk.bytes else b""
+    group: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        size += chunk.bytes or 0
+        if group and not (size <= PACKED_BYTES and follows(chunk, group[0])):
+            yield group
+            group, size = [], chunk.bytes or 0
+        group.append(chunk)
+    if group:
+        yield group
+
+
+def follows(chunk: Chunk, first: Chunk) -> bool:
+    """Return whether the chunk's file is at most PACKED_BYTES behind the first one, in the same pack of a batch."""
+    if chunk.pack is None or chunk.pack != first.pack:
+        return False
+    return 0 <= (chunk.pack_offset or 0) - (first.pack_offset or 0) <= PACKED_BYTES
+
+
+def read_group(chunks: Sequence[Chunk]) -> list[bytes | None]:
+    """Return the files of a group. None stands for a file without the recorded checksum, or in no pack of a batch."""
+    first = chunks[0]
+    if first.pack is None:
+        return [None]
+    start = first.pack_offset or 0
+    end = max((chunk.pack_offset or 0) + longest_frame(chunk.bytes or 0) for chunk in chunks)
+    try:
+        span = memoryview(storage.read_span(key_of_batch(first.job_id, first.pack), start=start, size=end - start))
+    except storage.Missing:
+        return [None] * len(chunks)
+    return [first_file(span[(chunk.pack_offset or 0) - start :], chunk) for chunk in chunks]
+
+
+def first_file(frames: memoryview, chunk: Chunk) -> bytes | None:
+    """Return the file in the first frame, which must be the chunk's file."""
+    try:
+        # The size is checked before memory is allocated for it.
+        content = zstandard.decompress(frames) if zstandard.frame_content_size(frames) == chunk.bytes else b""
+    except zstandard.ZstdError:
+        return None
+    return checked(content, chunk)
 
 
 def unset_lost_packs(job_id: UUID, token: int) -> None:
@@ -156,8 +194,14 @@ def read(folder: str, chunk: Chunk) -> bytes | None:
     """
     if not is_packed(chunk):
         return None
+    if chunk.pack is not None:
+        return read_group([chunk])[0]
     try:
-        content = read_from_batch(chunk) if chunk.pack is not None else read_from_completion(folder, chunk)
-    except (storage.Missing, zstandard.ZstdError):
+        return checked(read_from_completion(folder, chunk), chunk)
+    except storage.Missing:
         return None
+
+
+def checked(content: bytes, chunk: Chunk) -> bytes | None:
+    """Return the content if it has the chunk's checksum."""
     return content if hashlib.sha256(content).hexdigest() == chunk.sha256 else None

@@ -161,7 +161,7 @@ WITH ours AS MATERIALIZED (
     UPDATE exports_chunk c
     SET etag = f.etag, sha256 = f.sha256, rows = f.rows, bytes = f.bytes, header_bytes = f.header_bytes,
         data_as_of = f.data_as_of, source = CASE c.source WHEN 'snapshot' THEN 'reused' ELSE c.source END,
-        error_code = '', error_detail = '', source_message = ''
+        error_code = '', error_detail = '', source_message = '', pack = NULL, pack_offset = NULL
     FROM exports_file f, ours
     WHERE c.id = %(chunk)s AND c.job_id = ours.job_id AND c.status = 'done' AND f.path = c.path
       AND f.dataset_id = c.dataset_id AND f.schema_version = ours.schema_version AND f.etag <> c.etag

@@ -27,7 +27,6 @@ from exports.core.errors import FileGone
 from exports.core.states import JobStatus
 from exports.delivery import bundles, packs, receipts
 from exports.models import Job
-from exports.models.job import DeliveryKind
 from exports.worker import transitions
 from exports.worker.adoption import adopt
 from exports.worker.heartbeat import heartbeat
@@ -100,7 +99,7 @@ def attempt(job: Job, token: int) -> None:
 
 def make_or_repair(job: Job, token: int, checkpoint: Callable[[], None]) -> bundles.Bundle | None:
     """Return the bundle. If a file is missing, queue its chunk, so that it is exported again, and return None."""
-    if job.delivery == DeliveryKind.MANIFEST:
+    if job.total > 1:  # a single file is in no pack
         packs.unset_lost_packs(job.pk, token)
     attempt = bundles.Attempt(job=job, token=token, checkpoint=checkpoint, adopt=partial(adopt, token))
     for _ in range(bundles.ADOPTIONS):

@@ -36,7 +36,6 @@ from exports.core.states import JobStatus, Source
 from exports.delivery import packs
 from exports.models import Job
 from exports.models.dataset import Kind
-from exports.models.job import DeliveryKind
 from exports.source import built_in, database, encoding
 from exports.worker import leases, transitions
 from exports.worker.adoption import commit_or_adopt, recorded_file, upload_number
@@ -297,7 +296,7 @@ def commit_upload(claim: Claim, upload: storage.Upload, content: encoding.Conten
         bytes=stored.size,
         header_bytes=content.header_bytes,
         data_as_of=claim.claimed_at,
-        content=upload.content(packs.PACKED_BYTES) if claim.delivery == DeliveryKind.MANIFEST else None,
+        content=upload.content(packs.PACKED_BYTES),
     )
 
 
@@ -470,7 +469,7 @@ def for_packs(claims: list[Claim]) -> Iterator[bool]:
     size = 0
     for claim in claims:
         more = claim.known_file.bytes if claim.known_file else 0
-        fits = claim.delivery == DeliveryKind.MANIFEST and 0 < more <= min(packs.PACKED_BYTES, packs.BATCH_BYTES - size)
+        fits = len(claims) > 1 and 0 < more <= min(packs.PACKED_BYTES, packs.BATCH_BYTES - size)
         size += more if fits else 0
         yield fits
 

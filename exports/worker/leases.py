@@ -57,7 +57,6 @@ class Claim:
     statement_timeout: int
     max_concurrency: int | None  # of the dataset
     allow_writes: bool
-    delivery: str
     pair: Pair
     path: str
     shape: Shape
@@ -196,7 +195,7 @@ DESCRIBE = (
 SELECT t.id, t.token, t.attempts, t.job_id, t.key, t.effective_date, t.path, t.started_at,
        d.name AS dataset, d.kind, d.max_concurrency, coalesce(nullif(j.function, ''), d.function) AS function,
        coalesce(j.statement_timeout, d.statement_timeout) AS statement_timeout, j.allow_writes,
-       j.request_id, j.traceparent, j.schema_version, j.format, j.compression, j.dialect, j.columns, j.delivery,
+       j.request_id, j.traceparent, j.schema_version, j.format, j.compression, j.dialect, j.columns,
        j.reuse = 'if-present' AS may_adopt,
        j.reuse = 'if-present' AND f.dataset_id = t.dataset_id AND f.schema_version = j.schema_version
            AND (d.reuse_max_age IS NULL OR f.data_as_of > clock_timestamp() - d.reuse_max_age * interval '1 second')
@@ -286,7 +285,7 @@ def claim_reusable(*, batch: int) -> list[Claim]:
 # Columns with the same name as a field of Claim.
 CLAIM_COLUMNS = (
     *("token", "attempts", "job_id", "request_id", "traceparent", "dataset", "schema_version", "statement_timeout"),
-    *("kind", "max_concurrency", "allow_writes", "delivery"),
+    *("kind", "max_concurrency", "allow_writes"),
     *("path", "may_adopt", "may_degrade", "refused_for", "started_job", "has_new_slot"),
 )
 

@@ -1,10 +1,14 @@
-"""Packs of batches: objects with copies of the small files of a manifest, written as the chunks end. A26, A38, P4."""
+"""Packs of batches: objects with copies of small files, written as the chunks end. A26, A38, P4, P14."""
 
 import hashlib
+import io
+import json
 import threading
 import time
+import zipfile
 from datetime import timedelta
 
+import psycopg
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -23,7 +27,7 @@ from tests.integration import faulty_s3, outcomes
 from tests.integration.factories import claim_one, make_job
 from tests.integration.test_batches import _long_time_limits, claim_batch, run  # noqa: F401 - fixtures
 from tests.integration.test_completion import fetched
-from tests.integration.test_execution import CONTENT
+from tests.integration.test_execution import CONTENT, replace_function
 from tests.integration.test_sweeper import violations
 
 pytestmark = pytest.mark.usefixtures("empty_bucket")
@@ -92,14 +96,6 @@ def test_a_manifest_keeps_files_of_batches_that_were_replaced(job: Job) -> None:
     }
     assert list(sizes.values()) == [len(CONTENT)]  # only the file of the chunk that ended alone
     check_files(job)
-
-
-@pytest.mark.parametrize("delivery", ["zip", "single"])
-def test_other_deliveries_need_no_packs(alone: Dataset, alice: User, delivery: str) -> None:
-    job = make_job(alone, alice, 3, delivery=delivery)
-    run(claim_batch(3))
-    assert packs_of(job) == [None] * 3
-    assert objects(job) == set()
 
 
 def test_large_files_are_in_no_pack(alone: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,3 +306,117 @@ def test_a_pack_of_reused_files_takes_bounded_memory(job: Job, alice: User, monk
     execution.drain()
     completion.complete(again.pk)
     check_files(again)
+
+
+# ---- Zips and joined files ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["zip", "single"])
+def joined(request: pytest.FixtureRequest, alone: Dataset, alice: User) -> Job:
+    """A job with a zip or a joined file. The first chunk ended alone, and the others ended in two batches."""
+    job = make_job(alone, alice, 7, delivery=request.param)
+    for size in (1, 3, 3):
+        run(claim_batch(size))
+    assert packs_of(job) == [None, *[1] * 3, *[2] * 3]
+    return job
+
+
+@pytest.fixture
+def reads(proxy: faulty_s3.Proxy) -> list[str]:
+    """The paths of the GET requests for files and packs since this fixture was requested."""
+    paths: list[str] = []
+
+    def record(handler: faulty_s3.Handler, _: bytes) -> None:
+        paths.append(handler.path.partition("?")[0])
+        handler.answer(*handler.forward(b""))
+
+    for text in ("/things/", "/batches/"):
+        proxy.inject("GET", text, record, times=1000)
+    return paths
+
+
+def check_delivery(job: Job, expected: list[bytes]) -> None:
+    """Complete the job, and check that its delivery consists of these files, whose first line is the header."""
+    completion.complete(job.pk)
+    job.refresh_from_db()
+    assert job.status == "success"
+    delivered = b"".join(storage.read(Receipt.objects.get(pk=job.pk).object_key))
+    if job.delivery == "zip":
+        archive = zipfile.ZipFile(io.BytesIO(delivered))
+        assert [archive.read(name) for name in archive.namelist()[:-1]] == expected
+        manifest = json.loads(archive.read("manifest.json"))
+        assert [file["sha256"] for file in manifest["files"]] == [hashlib.sha256(file).hexdigest() for file in expected]
+    else:
+        header = expected[0].splitlines(keepends=True)[0]
+        assert delivered == header + b"".join(file.removeprefix(header) for file in expected)
+
+
+def files_of(job: Job) -> list[bytes]:
+    return [b"".join(storage.read(chunk.path)) for chunk in job.chunks.in_request_order()]
+
+
+def test_zips_and_joined_files_are_made_from_packs(joined: Job, reads: list[str]) -> None:
+    """A38, P14: each pack takes one request. Replaced and deleted files are neither adopted nor exported again."""
+    expected = files_of(joined)
+    first, *others = joined.chunks.in_request_order()
+    storage.put(others[0].path, b"newer", content_type="text/csv", if_match=others[0].etag)
+    storage.delete(others[1].path)
+    reads.clear()
+
+    check_delivery(joined, expected)
+    (read,) = [path for path in reads if "/batches/" not in path]
+    assert read.endswith(f"/{first.path}")
+    assert len(reads) == 3
+
+
+def test_single_files_of_a_zip_are_extracted_from_its_packs(joined: Job) -> None:
+    """A38: only the file that is in no pack is lost when it is replaced."""
+    completion.complete(joined.pk)
+    replace_files(joined)
+    first, *others = joined.chunks.in_request_order()
+    for chunk in others:
+        assert hashlib.sha256(file_of(chunk)).hexdigest() == chunk.sha256
+    with pytest.raises(Problem, match="replaced"):
+        file_of(first)
+
+
+@pytest.mark.parametrize("garbage", [b"x" * 4000, b""], ids=["other bytes", "nothing"])
+def test_other_bytes_of_a_pack_are_not_joined(joined: Job, garbage: bytes) -> None:
+    """A38: the files are read from their paths."""
+    expected = files_of(joined)
+    key = packs.key_of_batch(joined.pk, joined.chunks.get(seq=2).pack or 0)
+    head = storage.head(key)
+    assert head
+    storage.put(key, garbage, content_type="text/csv", if_match=head.etag)
+    check_delivery(joined, expected)
+
+
+def test_a_zip_adopts_a_newer_file_if_its_pack_cannot_be_used(
+    joined: Job, alice: User, source_db: psycopg.Connection
+) -> None:
+    """A38: the chunk leaves the pack, which contains its older file."""
+    chunk = joined.chunks.get(seq=2)
+    replace_function(source_db, "RETURN QUERY SELECT key, 7, effective_date;")
+    make_job(joined.dataset, alice, pairs=[chunk.pair], reuse="never")
+    execution.drain()
+    key = packs.key_of_batch(joined.pk, chunk.pack or 0)
+    head = storage.head(key)
+    assert head
+    storage.put(key, b"", content_type=packs.CONTENT_TYPE, if_match=head.etag)
+
+    expected = files_of(joined)
+    assert b",7," in expected[2]
+    check_delivery(joined, expected)
+    assert packs_of(joined) == [None, 1, None, 1, *[2] * 3]
+
+
+def test_a_zip_without_its_pack_and_files_exports_them_again(joined: Job) -> None:
+    """A28, A38: the object storage can lose objects, or be restored to an earlier state."""
+    expected = files_of(joined)
+    chunk = joined.chunks.get(seq=2)
+    storage.delete(packs.key_of_batch(joined.pk, chunk.pack or 0))
+    storage.delete(chunk.path)
+    completion.complete(joined.pk)
+    assert list(joined.chunks.filter(status="pending").values_list("seq", flat=True)) == [2]
+    execution.drain()
+    check_delivery(joined, expected)

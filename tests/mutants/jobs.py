@@ -163,6 +163,18 @@ MUTANTS = [
         tests=tests_of("tests/integration/test_packs.py", "a_file_that_is_exported_again_leaves_its_pack"),
     ),
     PACKS(
+        name="read files of several packs from the first one",
+        old="chunk.pack is None or chunk.pack != first.pack",
+        new="chunk.pack is None",
+        tests=tests_of("tests/unit/test_packs.py", "files_that_one_request_can_read_are_grouped"),
+    ),
+    ADOPTION(
+        name="keep a chunk in its pack when it adopts a newer file",
+        old=", pack = NULL, pack_offset = NULL",
+        new="",
+        tests=tests_of("tests/integration/test_packs.py", "a_zip_adopts_a_newer_file_if_its_pack_cannot_be_used"),
+    ),
+    PACKS(
         name="deliver from packs that the sweep has deleted",
         old="MAX_BATCH_AGE = timedelta(minutes=30)",
         new="MAX_BATCH_AGE = timedelta(minutes=300)",
