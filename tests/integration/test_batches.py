@@ -146,6 +146,25 @@ def test_concurrent_batches_are_disjoint_and_within_the_slots(dataset: Dataset, 
     assert len(taken) == len(set(taken))
 
 
+def test_concurrent_batches_do_not_block_each_other(dataset: Dataset, alice: User) -> None:
+    """A10: while the claim of a batch is in progress, another claim takes other chunks."""
+    make_job(dataset, alice, 200)
+    claim_batch(1)  # starts the job, so that later claims do not change its row
+
+    def claim_concurrently() -> list[Claim]:
+        try:
+            return claim_batch(8)
+        finally:
+            connection.close()
+
+    # The transaction ends before the pool, so that a claim that waits for it fails after the timeout.
+    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+        ours = claim_batch(8)
+        theirs = pool.submit(claim_concurrently).result(timeout=60)
+    assert len(ours) == len(theirs) == 8
+    assert not {claim.chunk_id for claim in ours} & {claim.chunk_id for claim in theirs}
+
+
 # ---- Outcomes -------------------------------------------------------------------------------------------------------
 
 

@@ -68,7 +68,7 @@ MUTANTS = [
         name="claim a batch of chunks without locking them",
         old="LIMIT (SELECT greatest(more, 0) FROM share) FOR UPDATE SKIP LOCKED",
         new="LIMIT (SELECT greatest(more, 0) FROM share)",
-        tests=batches("concurrent_batches_are_disjoint_and_within_the_slots"),
+        tests=batches("concurrent_batches_do_not_block_each_other"),
     ),
     CLAIMS(
         name="claim all waiting chunks as a batch",
