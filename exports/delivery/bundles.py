@@ -124,13 +124,15 @@ def delete_folder(folder: str) -> None:
 
 def bundled(attempt: Attempt) -> Bundle:
     file_name, content_type, blocks = MAKERS[attempt.job.delivery](attempt)
-    with storage.Upload(
+    upload = storage.Upload(
         f"{attempt.folder}/{file_name}",
         content_type=content_type,
         metadata=attempt.metadata,
         if_match=None,
         checkpoint=attempt.checkpoint,
-    ) as upload:
+    )
+    # After an error of the upload, running copies end before the folder of the attempt is deleted.
+    with upload, closing(blocks):
         for block in blocks:
             upload.write(block)
         return Bundle(stored=upload.commit(), content_type=content_type, file_name=file_name)
@@ -175,11 +177,11 @@ def copy_file(
 # ---- The kinds ------------------------------------------------------------------------------------------------------
 
 
-def as_zip(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
+def as_zip(attempt: Attempt) -> tuple[str, str, Generator[bytes]]:
     return f"{base_name(attempt.job)}.zip", "application/zip", zipped(attempt.job, attempt.adopt)
 
 
-def zipped(job: Job, adopt: Adopt) -> Iterator[bytes]:
+def zipped(job: Job, adopt: Adopt) -> Generator[bytes]:
     """Yield a zip of the files in folders YYYY/MM/DD/, and a manifest.json that describes exactly these files.
 
     Readers of streams, such as Java's ZipInputStream, can read it. They find the end of an entry only if it is
@@ -199,7 +201,7 @@ def zipped(job: Job, adopt: Adopt) -> Iterator[bytes]:
     yield from archive.finalize()
 
 
-def as_manifest(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
+def as_manifest(attempt: Attempt) -> tuple[str, str, Generator[bytes]]:
     """Copy all files, and list them."""
     job = attempt.job
     names: Counter[str] = Counter()
@@ -260,14 +262,14 @@ def key_of_file(folder: str, job: Job, chunk: Chunk) -> str:
     return f"{folder}/files/{planning.file_name(chunk.pair, job.shape)}"
 
 
-def as_single(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
+def as_single(attempt: Attempt) -> tuple[str, str, Generator[bytes]]:
     """Join all files: one header and all rows of text formats, an array of JSON documents, or one Parquet file."""
     job = attempt.job
     blocks = JOINERS.get(job.format, with_one_header)(job, attempt.adopt)
     return f"{base_name(job)}{job.shape.extension}", encoding.content_type(job.shape), blocks
 
 
-def with_one_header(job: Job, adopt: Adopt) -> Iterator[bytes]:
+def with_one_header(job: Job, adopt: Adopt) -> Generator[bytes]:
     """Yield one header and the rows of all files. Raises FilesDiffer if the headers differ."""
     header = None
     for chunk, blocks in contents(job, adopt):
@@ -291,14 +293,14 @@ def split_at(blocks: Iterable[bytes], size: int) -> tuple[bytes, Iterator[bytes]
     return head[:size], chain([head[size:]], remaining)
 
 
-def json_array(job: Job, adopt: Adopt) -> Iterator[bytes]:
+def json_array(job: Job, adopt: Adopt) -> Generator[bytes]:
     for chunk, blocks in contents(job, adopt):
         yield encoding.compress(b"[\n" if chunk.seq == 0 else b",\n", job.shape)
         yield from blocks
     yield encoding.compress(b"]\n", job.shape)
 
 
-def one_parquet(job: Job, adopt: Adopt) -> Iterator[bytes]:
+def one_parquet(job: Job, adopt: Adopt) -> Generator[bytes]:
     """Yield a Parquet file with the row groups of all files. Raises FilesDiffer if the columns differ."""
     from exports.source import parquet
 
@@ -318,10 +320,10 @@ def one_parquet(job: Job, adopt: Adopt) -> Iterator[bytes]:
         raise FilesDiffer from None
 
 
-JOINERS: dict[str, Callable[[Job, Adopt], Iterator[bytes]]] = {Format.JSON: json_array, Format.PARQUET: one_parquet}
+JOINERS: dict[str, Callable[[Job, Adopt], Generator[bytes]]] = {Format.JSON: json_array, Format.PARQUET: one_parquet}
 
 
-MAKERS: dict[str, Callable[[Attempt], tuple[str, str, Iterable[bytes]]]] = {
+MAKERS: dict[str, Callable[[Attempt], tuple[str, str, Generator[bytes]]]] = {
     DeliveryKind.ZIP: as_zip,
     DeliveryKind.MANIFEST: as_manifest,
     DeliveryKind.SINGLE: as_single,
@@ -332,7 +334,7 @@ def base_name(job: Job) -> str:
     return f"{job.dataset.name}-{job.job_id}"
 
 
-def manifest_of(job: Job, entries: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+def manifest_of(job: Job, entries: Iterable[dict[str, Any]]) -> Generator[bytes]:
     properties = {
         "jobId": job.job_id,
         "dataset": job.dataset.name,
@@ -499,9 +501,11 @@ class SeekableFile(io.RawIOBase):
 
 
 def chunks_without_file(job: Job) -> list[int]:
-    """Return the IDs of the chunks whose object was replaced or deleted, and whose bytes aren't in a pack either."""
+    """Return the IDs of the chunks whose object was replaced or deleted, and whose file isn't in a pack either."""
 
     def has_bytes(chunk: Chunk) -> bool:
-        return chunk.pack is not None or ((head := storage.head(chunk.path)) is not None and head.etag == chunk.etag)
+        if chunk.pack is not None and packs.read_group([chunk])[0] is not None:
+            return True
+        return (head := storage.head(chunk.path)) is not None and head.etag == chunk.etag
 
     return [chunk.pk for chunk, exists in each_file(job, has_bytes, lambda chunk: chunk) if not exists]

@@ -2,7 +2,7 @@
 
 There are two kinds of packs. A worker that runs a batch of chunks still has their bytes in memory, and stores them in a
 pack of the batch before it finishes the chunks. Each file is a zstd frame in this pack, because smaller uploads are
-faster. Zips and joined files are made from these packs, which takes one request for many files.
+faster. Zips and joined files are made from these packs as far as possible, because one request reads many files.
 
 A manifest refers to the files in packs. Copying each file would take thousands of requests, although few of the files
 may ever be downloaded. When a file is requested for the first time, `exports.delivery.chunk_files` extracts it from its
@@ -38,7 +38,7 @@ CONTENT_TYPE = "application/octet-stream"
 # ---- Packs of batches -----------------------------------------------------------------------------------------------
 
 BATCH_BYTES = 8 * 1024 * 1024  # the largest pack of a batch, which is stored by one request
-# A completion packs the files of older packs again: the sweep deletes packs without a receipt after an hour, and the
+# A completion uses no older packs: the sweep deletes packs without a receipt after an hour, and the
 # bucket's lifecycle rule may delete objects an hour after the longest lifetime of a delivery.
 MAX_BATCH_AGE = timedelta(minutes=30)
 
@@ -58,9 +58,9 @@ def key_of_batch(job_id: UUID, token: int) -> str:
 def store_batch(job_id: UUID, token: int, contents: Sequence[bytes | None]) -> list[int | None]:
     """Store the files of a batch in a pack. Return the offset of each file, or None for a file that was not packed.
 
-    A file that was not packed is not an error: the completion packs the remaining files. The leases of the chunks
-    are not renewed meanwhile, so this sends a single request that takes a few seconds at most, and none if an outage of
-    the storage is suspected.
+    A file that was not packed is not an error: the completion of a manifest packs the remaining files, and other
+    deliveries read them from their paths. The leases of the chunks are not renewed meanwhile, so this sends a single
+    request that takes a few seconds at most, and none if an outage of the storage is suspected.
     """
     none_packed: list[int | None] = [None] * len(contents)
     if storage.is_suspected():
@@ -113,14 +113,12 @@ def follows(chunk: Chunk, first: Chunk) -> bool:
 
 
 def read_group(chunks: Sequence[Chunk]) -> list[bytes | None]:
-    """Return the files of a group. None stands for a file without the recorded checksum, or in no pack of a batch."""
+    """Return the files of a group in a pack. None stands for a file that is missing or has another checksum."""
     first = chunks[0]
-    if first.pack is None:
-        return [None]
     start = first.pack_offset or 0
     end = max((chunk.pack_offset or 0) + longest_frame(chunk.bytes or 0) for chunk in chunks)
     try:
-        span = memoryview(storage.read_span(key_of_batch(first.job_id, first.pack), start=start, size=end - start))
+        span = memoryview(storage.read_span(key_of_batch(first.job_id, first.pack or 0), start=start, size=end - start))
     except storage.Missing:
         return [None] * len(chunks)
     return [first_file(span[(chunk.pack_offset or 0) - start :], chunk) for chunk in chunks]
@@ -137,15 +135,18 @@ def first_file(frames: memoryview, chunk: Chunk) -> bytes | None:
 
 
 def unset_lost_packs(job_id: UUID, token: int) -> None:
-    """Make the completion with this token pack the files whose pack is missing or too old. Raises StorageError.
+    """Make the completion with this token ignore packs that are missing or too old. Raises StorageError.
 
     Packs can be missing after a restore of the database or the bucket. Their age is measured by the storage's clock, as
     the sweep and the lifecycle rule measure it.
     """
+    packed = Chunk.objects.filter(job_id=job_id, pack__isnull=False)
+    if not packed.exists():
+        return
     since = storage.now() - MAX_BATCH_AGE
     found = storage.list_objects(f"{folder_of_batches(job_id)}/")
     usable = [int(each.key.rpartition("/")[2]) for each in found if each.last_modified > since]
-    lost = Chunk.objects.filter(job_id=job_id, pack__isnull=False).exclude(pack__in=usable)
+    lost = packed.exclude(pack__in=usable)
     with transaction.atomic():
         if Job.objects.select_for_update().filter(pk=job_id, completion_token=token).exists():
             lost.update(pack=None, pack_offset=None)

@@ -143,7 +143,8 @@ def end_receipt(receipt: Receipt) -> int:
 def delete_stale_files() -> int:
     """Delete the rows of files whose object is missing or has changed. Return the number of deleted rows.
 
-    An active job that needs such a file exports its chunk again when it builds its bundle. Ended jobs do not need them.
+    An active job that needs such a file takes it from a pack, or exports its chunk again when it builds its bundle.
+    Ended jobs do not need them.
     """
     total = 0
     for file, head in with_heads(File.objects.all(), lambda file: file.path):

@@ -140,11 +140,12 @@ def recorded_file(claim: Claim) -> KnownFile | None:
 
 # ---- During a completion --------------------------------------------------------------------------------------------
 
-# Another job replaced a file between the end of the chunk and the bundle. The chunk adopts the newer file, the job's
-# sums change accordingly, and clients receive `chunk` and `progress` events. An export that read earlier may write
-# last: a job adopts no file whose rows, when the job started, were older than the dataset's limit for reuse, and a job
-# that does not allow reuse adopts none that was read before its start. The job's row is locked before the chunk, which
-# only the holder of the completion does. This cannot deadlock with the end of a chunk, because all chunks are done.
+# Another job replaced a file between the end of the chunk and the bundle, and no usable pack has the old one. The chunk
+# adopts the newer file, the job's sums change accordingly, and clients receive `chunk` and `progress` events. An export
+# that read earlier may write last: a job adopts no file whose rows, when the job started, were older than the dataset's
+# limit for reuse, and a job that does not allow reuse adopts none that was read before its start. The job's row is
+# locked before the chunk, which only the holder of the completion does. This cannot deadlock with the end of a chunk,
+# because all chunks are done.
 # Each file that may be adopted could have been reused, so a snapshot becomes a reused chunk, which is refunded.
 ADOPT = (
     """

@@ -99,8 +99,7 @@ def attempt(job: Job, token: int) -> None:
 
 def make_or_repair(job: Job, token: int, checkpoint: Callable[[], None]) -> bundles.Bundle | None:
     """Return the bundle. If a file is missing, queue its chunk, so that it is exported again, and return None."""
-    if job.total > 1:  # a single file is in no pack
-        packs.unset_lost_packs(job.pk, token)
+    packs.unset_lost_packs(job.pk, token)
     attempt = bundles.Attempt(job=job, token=token, checkpoint=checkpoint, adopt=partial(adopt, token))
     for _ in range(bundles.ADOPTIONS):
         try:

@@ -465,11 +465,14 @@ def check_files(claims: list[Claim], pool: ThreadPoolExecutor, slot: WorkerSlot)
 
 
 def for_packs(claims: list[Claim]) -> Iterator[bool]:
-    """Yield for each chunk whether its file fits into the batch's pack, whose size is limited to save memory."""
-    size = 0
+    """Yield for each chunk whether its file fits into the batch's pack, whose size is limited to save memory.
+
+    A file that is alone is not packed.
+    """
+    size, is_packed = 0, len(claims) > 1
     for claim in claims:
         more = claim.known_file.bytes if claim.known_file else 0
-        fits = len(claims) > 1 and 0 < more <= min(packs.PACKED_BYTES, packs.BATCH_BYTES - size)
+        fits = is_packed and 0 < more <= min(packs.PACKED_BYTES, packs.BATCH_BYTES - size)
         size += more if fits else 0
         yield fits
 

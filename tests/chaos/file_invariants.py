@@ -120,14 +120,14 @@ def check_copies(job: Job, truth: Truth) -> None:
     assert copies <= chunks.keys(), f"I2: job {job.pk} delivered unknown files"
     for key in copies:
         assert digest(key) == chunks[key].sha256, f"I2: {key} differs from chunk {chunks[key].pk}"
-    if job.delivery != DeliveryKind.MANIFEST:
-        return
     places: dict[str, list[tuple[int, Chunk]]] = defaultdict(list)  # offsets of files by pack
     ends: Counter[str] = Counter()
     for key, chunk in chunks.items():
         pack, size = packs.key_of(folder, chunk.seq // packs.FILES), chunk.bytes or 0
         if chunk.pack is not None:
             places[packs.key_of_batch(job.pk, chunk.pack)].append((chunk.pack_offset or 0, chunk))
+        elif job.delivery != DeliveryKind.MANIFEST:
+            continue
         elif size > packs.PACKED_BYTES:
             assert key in copies, f"I2: {key} is missing"
         elif size:

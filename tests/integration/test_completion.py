@@ -811,14 +811,16 @@ def test_copies_of_files_are_deleted_with_their_delivery(dataset: Dataset, alice
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("refused", ["POST /packs/", "PUT .manifest.json"])
 def test_a_failed_attempt_leaves_no_copy_that_was_still_running(
-    dataset: Dataset, alice: User, proxy: faulty_s3.Proxy, monkeypatch: pytest.MonkeyPatch
+    dataset: Dataset, alice: User, proxy: faulty_s3.Proxy, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
     """A26: its folder is deleted after the copies have ended."""
     monkeypatch.setattr(packs, "PACKED_BYTES", len(CONTENT))
-    job = make_job(dataset, alice, 2, delivery="manifest")
+    monkeypatch.setattr(batches, "TARGET_SECONDS", 0)  # no batch packs a file before the completion
+    job = make_job(dataset, alice, bundles.READERS, delivery="manifest")
     execution.drain()
-    chunk = job.chunks.get(seq=1)
+    chunk = job.chunks.get(seq=bundles.READERS - 1)
     large = storage.put(chunk.path, b"x" * 100, content_type="text/csv", if_match=chunk.etag)
     Chunk.objects.filter(pk=chunk.pk).update(etag=large.etag, sha256=large.sha256, bytes=large.size)
     copying, discarding = threading.Event(), threading.Event()
@@ -837,9 +839,11 @@ def test_a_failed_attempt_leaves_no_copy_that_was_still_running(
         faulty_s3.answer_500(handler, body)
 
     monkeypatch.setattr(bundles, "discard", discard_and_notify)
-    monkeypatch.setattr(uploads, "part_bytes", lambda _sent: 10)  # the pack needs several parts
+    # The object needs several parts. The first part of the manifest is sent after the copies have started.
+    first_part = 1000 if refused.endswith(".manifest.json") else 10
+    monkeypatch.setattr(uploads, "part_bytes", lambda sent: 10 if sent else first_part)
     proxy.inject("PUT", "/files/", faulty_s3.first(copy_slowly))
-    proxy.inject("POST", "/packs/", refuse, times=2)
+    proxy.inject(*refused.split(), refuse, times=1000)
     completion.complete(job.pk)
 
     job.refresh_from_db()
@@ -1133,9 +1137,14 @@ def check_delivery(receipt: Receipt, chunks: list[Chunk]) -> None:
 
 @pytest.mark.slow
 def test_concurrent_exports_of_the_same_files_do_not_make_jobs_fail(
-    dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: LazySettings
+    dataset: Dataset,
+    alice: User,
+    source_db: psycopg.Connection,
+    settings: LazySettings,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A38: every file is replaced several times a second, each time with different bytes."""
+    monkeypatch.setattr(batches, "TARGET_SECONDS", 0)  # no batch packs a file before the completion
     change_settings(settings, export_backoff_base_seconds=0.1, export_backoff_max_seconds=0.1)
     source_db.execute("""
         CREATE FUNCTION data.rows_now(key text, effective_date date) RETURNS TABLE (k text, n int, at text)

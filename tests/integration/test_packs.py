@@ -1,4 +1,4 @@
-"""Packs of batches: objects with copies of small files, written as the chunks end. A26, A38, P4, P14."""
+"""Packs of batches: objects with copies of small files, written as the chunks end. A26, A38, P4."""
 
 import hashlib
 import io
@@ -6,7 +6,9 @@ import json
 import threading
 import time
 import zipfile
+from collections.abc import Callable
 from datetime import timedelta
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -18,6 +20,7 @@ from config.platform import storage
 from config.platform.http.problems import Problem
 from config.platform.storage import small_puts
 from exports.core.errors import PermanentSourceError
+from exports.core.planning import Shape
 from exports.delivery import bundles, chunk_files, packs
 from exports.jobs import actions
 from exports.maintenance import after_restore, storage_cleanup
@@ -356,7 +359,7 @@ def files_of(job: Job) -> list[bytes]:
 
 
 def test_zips_and_joined_files_are_made_from_packs(joined: Job, reads: list[str]) -> None:
-    """A38, P14: each pack takes one request. Replaced and deleted files are neither adopted nor exported again."""
+    """A38, P4: each pack takes one request. Replaced and deleted files are neither adopted nor exported again."""
     expected = files_of(joined)
     first, *others = joined.chunks.in_request_order()
     storage.put(others[0].path, b"newer", content_type="text/csv", if_match=others[0].etag)
@@ -391,6 +394,60 @@ def test_other_bytes_of_a_pack_are_not_joined(joined: Job, garbage: bytes) -> No
     check_delivery(joined, expected)
 
 
+def test_a_frame_of_another_file_is_not_joined(joined: Job) -> None:
+    """A38: all files of this job have the same size."""
+    expected = files_of(joined)
+    position = joined.chunks.get(seq=1).pack_offset
+    assert joined.chunks.filter(seq=2).update(pack_offset=position) == 1
+    check_delivery(joined, expected)
+
+
+def test_a_pack_that_is_deleted_during_the_completion_is_not_needed(
+    joined: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, unset = files_of(joined), packs.unset_lost_packs
+
+    def unset_and_delete(job_id: UUID, token: int) -> None:
+        unset(job_id, token)
+        storage.delete(packs.key_of_batch(joined.pk, joined.chunks.get(seq=2).pack or 0))
+
+    monkeypatch.setattr(packs, "unset_lost_packs", unset_and_delete)
+    check_delivery(joined, expected)
+
+
+@pytest.mark.parametrize("fault", [faulty_s3.truncate_reply, faulty_s3.lose_reply])
+def test_an_interrupted_read_of_a_pack_is_repeated(
+    joined: Job, proxy: faulty_s3.Proxy, fault: Callable[[faulty_s3.Handler, bytes], None]
+) -> None:
+    """A40: neither the files at the paths nor another attempt is needed."""
+    expected = files_of(joined)
+    for chunk in joined.chunks.filter(seq__gt=0):
+        storage.delete(chunk.path)
+    proxy.inject("GET", "/batches/", fault)
+    check_delivery(joined, expected)
+    assert not storage.is_suspected()
+
+    proxy.inject("GET", "/batches/", fault)
+    assert file_of(joined.chunks.get(seq=2)) == expected[2]
+
+
+@pytest.mark.parametrize("shape", [Shape(compression="zstd"), Shape(format="json"), Shape(format="parquet")])
+def test_other_formats_are_joined_from_packs(alone: Dataset, alice: User, shape: Shape) -> None:
+    """A joined file has the same bytes as one that is made from the files at the paths."""
+    delivered = []
+    for is_packed in (False, True):
+        job = make_job(alone, alice, 3, delivery="single", shape=shape, reuse="never")
+        for size in [3] if is_packed else [1, 1, 1]:
+            run(claim_batch(size))
+        assert packs_of(job) == ([1] * 3 if is_packed else [None] * 3)
+        if is_packed:
+            for chunk in job.chunks.all():
+                storage.delete(chunk.path)
+        completion.complete(job.pk)
+        delivered.append(b"".join(storage.read(Receipt.objects.get(pk=job.pk).object_key)))
+    assert delivered[0] == delivered[1]
+
+
 def test_a_zip_adopts_a_newer_file_if_its_pack_cannot_be_used(
     joined: Job, alice: User, source_db: psycopg.Connection
 ) -> None:
@@ -410,11 +467,15 @@ def test_a_zip_adopts_a_newer_file_if_its_pack_cannot_be_used(
     assert packs_of(joined) == [None, 1, None, 1, *[2] * 3]
 
 
-def test_a_zip_without_its_pack_and_files_exports_them_again(joined: Job) -> None:
+@pytest.mark.parametrize("garbage", [b"x" * 4000, None], ids=["other bytes", "no object"])
+def test_a_file_that_neither_a_pack_nor_its_path_has_is_exported_again(joined: Job, garbage: bytes | None) -> None:
     """A28, A38: the object storage can lose objects, or be restored to an earlier state."""
     expected = files_of(joined)
     chunk = joined.chunks.get(seq=2)
-    storage.delete(packs.key_of_batch(joined.pk, chunk.pack or 0))
+    key = packs.key_of_batch(joined.pk, chunk.pack or 0)
+    storage.delete(key)
+    if garbage:
+        storage.put(key, garbage, content_type=packs.CONTENT_TYPE, if_match=None)
     storage.delete(chunk.path)
     completion.complete(joined.pk)
     assert list(joined.chunks.filter(status="pending").values_list("seq", flat=True)) == [2]

@@ -163,6 +163,20 @@ MUTANTS = [
         tests=tests_of("tests/integration/test_packs.py", "a_file_that_is_exported_again_leaves_its_pack"),
     ),
     PACKS(
+        name="join content of a pack without checking its checksum",
+        old="return checked(content, chunk)\n",
+        new="return content\n",
+        tests=tests_of("tests/integration/test_packs.py", "a_frame_of_another_file_is_not_joined"),
+    ),
+    BUNDLES(
+        name="trust packs for files that are missing at their paths",
+        old="if chunk.pack is not None and packs.read_group([chunk])[0] is not None:",
+        new="if chunk.pack is not None:",
+        tests=tests_of(
+            "tests/integration/test_packs.py", "a_file_that_neither_a_pack_nor_its_path_has_is_exported_again"
+        ),
+    ),
+    PACKS(
         name="read files of several packs from the first one",
         old="chunk.pack is None or chunk.pack != first.pack",
         new="chunk.pack is None",

@@ -1,4 +1,4 @@
-"""Groups of files that one request reads from a pack. P14."""
+"""Groups of files that one request reads from a pack. P4."""
 
 import pytest
 

@@ -129,17 +129,27 @@ def read(key: str, *, if_match: str | None = None, start: int = 0) -> Blocks:
 
 
 def read_span(key: str, *, start: int, size: int, if_match: str | None = None) -> bytes:
-    """Return `size` bytes from `start`, or fewer if the object ends before. Raises the errors of `read`."""
+    """Return `size` bytes from `start`, or fewer if the object ends before. Raises the errors of `read`.
+
+    An interrupted download is repeated once.
+    """
     conditions = {} if if_match is None else {"IfMatch": quoted(if_match)}
     span = f"bytes={start}-{start + size - 1}"
+
+    def transferred() -> bytes:
+        reply = client().get_object(Bucket=bucket(), Key=key, Range=span, **conditions)  # type: ignore[arg-type]
+        with closing(reply["Body"]) as body:
+            content = bytes(body.read(size))
+        if len(content) < min(size, reply["ContentLength"]):
+            raise RequestFailed("the download was interrupted", retryable=True, is_outage=True)
+        return content
+
     try:
-        reply = request(lambda: client().get_object(Bucket=bucket(), Key=key, Range=span, **conditions))  # type: ignore[arg-type]
+        return request(transferred)
     except RequestFailed as error:
         if EMPTY_RANGE in str(error):
             return b""
         raise
-    with closing(reply["Body"]) as body:
-        return attempt(lambda: bytes(body.read(size)))
 
 
 def get(key: str, if_match: str | None, start: int) -> GetObjectOutputTypeDef:
