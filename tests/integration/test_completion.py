@@ -843,7 +843,8 @@ def test_a_failed_attempt_leaves_no_copy_that_was_still_running(
     first_part = 1000 if refused.endswith(".manifest.json") else 10
     monkeypatch.setattr(uploads, "part_bytes", lambda sent: 10 if sent else first_part)
     proxy.inject("PUT", "/files/", faulty_s3.first(copy_slowly))
-    proxy.inject(*refused.split(), refuse, times=1000)
+    method, text = refused.split()
+    proxy.inject(method, text, refuse, times=1000)
     completion.complete(job.pk)
 
     job.refresh_from_db()
