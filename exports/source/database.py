@@ -18,8 +18,11 @@ from typing import Any, NamedTuple, Self
 import psycopg
 from django.conf import settings
 from psycopg import errors as sqlstate
-from psycopg import sql
+from psycopg import generators, sql
+from psycopg.abc import PQGen
 from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGconn, PGresult
+from psycopg.waiting import Wait
 
 from config.platform.heartbeat import LeaseLost
 from exports.core.errors import (
@@ -70,6 +73,12 @@ DISCARD TEMP; DISCARD SEQUENCES
 """
 
 
+def ending(end: str) -> str:
+    """Return the statements that end a call's transaction by COMMIT or ROLLBACK, and reset the session."""
+    seed = secrets.randbelow(2**53) / 2**53  # RESET does not undo a function's `setseed`
+    return f"{end}; {RESET}; SELECT setseed({seed})"
+
+
 def name_backend() -> str:
     """Return a unique application_name with host and process, such as `sluice-export-web1-4711-9f86d081c3a2`.
 
@@ -100,6 +109,7 @@ class SourceSession:
         self.backend = name_backend()
         self._connection: psycopg.Connection | None = None
         self._stream: CopyStream | None = None
+        self._begin = ""  # the statements that begin the next call's transaction, until they are sent
         self._end = "ROLLBACK"
         self._timeout = 0
         self._chunk_id: int | None = None  # of the current call
@@ -170,8 +180,7 @@ class SourceSession:
 
     def _reset(self, end: str) -> None:
         if self._connection:
-            seed = secrets.randbelow(2**53) / 2**53  # RESET does not undo a function's `setseed`
-            self._connection.execute(f"{end}; {RESET}; SELECT setseed({seed})")
+            self._connection.execute(ending(end))
 
     def cancel(self, chunk_id: int) -> None:
         """Cancel the call of a chunk, or prevent it if it has not started. Can be called from another thread.
@@ -187,30 +196,37 @@ class SourceSession:
                 connection.cancel_safe(timeout=2)
 
     def begin(self, *, timeout: int, allow_writes: bool = False) -> None:
-        """Begin the transaction of a call, with a statement_timeout in seconds.
+        """Prepare the transaction of a call, with a statement_timeout in seconds. Its first statement begins it.
 
         Writes are committed when all rows have been received, and rolled back if the call fails.
         """
         mode = "READ WRITE" if allow_writes else "READ ONLY"
         self._end = "COMMIT" if allow_writes else "ROLLBACK"
         with translated():
-            self.connection().execute(
-                f"BEGIN {mode}; SET LOCAL statement_timeout = {timeout * 1000:d};"
-                f" SELECT pg_advisory_xact_lock_shared({lock_of(self.backend)})"
-            )
+            self.connection()
+        self._begin = (
+            f"BEGIN {mode}; SET LOCAL statement_timeout = {timeout * 1000:d};"
+            f" SELECT pg_advisory_xact_lock_shared({lock_of(self.backend)})"
+        )
         self._timeout = timeout
+
+    def _take_begin(self) -> str:
+        begin, self._begin = self._begin, ""
+        return begin
 
     def describe(self, function: tuple[str, str]) -> list["Column"]:
         """Return the columns of a function. Runs in a separate transaction."""
         self.begin(timeout=DESCRIBE_SECONDS)
         columns = self.columns(function)
-        self._finish()
+        with translated():
+            self._reset("ROLLBACK")
         return columns
 
     def columns(self, function: tuple[str, str]) -> list["Column"]:
         """Return the columns of the function. Does not call it, because a query with LIMIT 0 runs no scan."""
         with translated():
             connection = self.connection()
+            connection.execute(self._take_begin())
             cursor = connection.execute(
                 sql.SQL("SELECT * FROM {} LIMIT 0").format(call_of(function, sql.NULL, sql.NULL))
             )
@@ -225,17 +241,27 @@ class SourceSession:
         return self.connection().info.parameter_status("server_encoding") or ""
 
     def stream(self, statement: sql.Composed) -> "CopyStream":
-        """Prepare a COPY … TO STDOUT. It starts when the first block is read, and its end ends the transaction."""
+        """Prepare a COPY … TO STDOUT. It starts when the first block is read, and its end ends the transaction.
+
+        A read-only call takes one round trip, because one message contains its whole transaction.
+        """
         with translated():
             connection = self.connection()
-        self._stream = CopyStream(connection, statement, timeout=self._timeout, on_end=self._finish)
+            statements = [self._take_begin(), statement.as_string(connection)]
+        if self._end == "ROLLBACK":
+            statements.append(ending("ROLLBACK"))
+        message = "; ".join(filter(None, statements))
+        self._stream = CopyStream(connection, message, timeout=self._timeout, on_end=self._finish)
         return self._stream
 
-    def _finish(self) -> None:
-        """End the transaction after a successful call. For a read-only call, an error here does not matter."""
+    def _finish(self, connection: psycopg.Connection) -> None:
+        """End the transaction after a successful COPY. For a read-only call, an error here does not matter."""
         try:
             with translated():
-                self._reset(self._end)
+                for result in connection.wait(generators.fetch_many(connection.pgconn)):
+                    require_success(result)
+                if self._end == "COMMIT":
+                    self._reset("COMMIT")
         except ExportError:
             self.close()
             if self._end == "COMMIT":
@@ -363,16 +389,24 @@ class CopyStream:
     After the last block, `rows` is the server's row count without the header. `first_line` is the length of the first
     line in bytes.
 
-    psycopg's reader waits for each row separately, which takes 1.5 times as long as psql. Here, psycopg is only used to
-    wait for data, so that signals and cancellation work as usual. The rows that libpq has received are then read in a
-    tight loop.
+    psycopg's reader waits for each row separately, which takes 1.5 times as long as psql, and refuses other statements
+    in the same message. Here, psycopg is only used to wait for data, so that signals and cancellation work as usual.
+    The rows that libpq has received are then read in a tight loop.
+
+    `message` contains the COPY, and may contain other statements before and after it. `on_end` is called after the end
+    of the COPY, and must read the results of the statements after it.
     """
 
     def __init__(
-        self, connection: psycopg.Connection, statement: sql.Composed, *, timeout: int, on_end: Callable[[], None]
+        self,
+        connection: psycopg.Connection,
+        message: str,
+        *,
+        timeout: int,
+        on_end: Callable[[psycopg.Connection], None],
     ) -> None:
         self._connection = connection
-        self._statement = statement
+        self._message = message
         self._timeout = timeout
         self._on_end = on_end
         self._max_row = settings.SLUICE.export_max_row_bytes
@@ -384,39 +418,47 @@ class CopyStream:
         return self._blocks
 
     def close(self) -> None:
-        """Stop the COPY. Raises the server's error, unless the COPY failed only because it was stopped."""
+        """Stop the COPY."""
         self._blocks.close()
 
     def _read(self) -> Generator[bytearray]:
+        block = bytearray()
         with translated(timeout=self._timeout):
-            with self._connection.cursor() as cursor, cursor.copy(self._statement) as copy:
-                if cursor.pgresult and not cursor.pgresult.nfields:
-                    raise NoColumns
-                block = bytearray()
-                is_over = False
-                while not is_over and (row := copy.read()):
-                    self.first_line = self.first_line or len(row)
-                    self._add(block, row)
-                    is_over = self._drain(block)
-                    if not is_over and len(block) >= BLOCK_BYTES:
+            try:
+                self._start()
+                while not self._drain(block):
+                    if len(block) >= BLOCK_BYTES:
                         yield block
                         block = bytearray()
-                if not is_over:
-                    self.rows = cursor.rowcount
-            self._on_end()
+                    else:
+                        self._connection.wait(received(self._connection.pgconn))
+                self.rows = self._result().command_tuples or 0
+            except BaseException:
+                with suppress(psycopg.Error):
+                    self._stop()
+                raise
+            self._on_end(self._connection)
         yield block
+
+    def _start(self) -> None:
+        """Send the message, and wait until the COPY has started."""
+        pgconn = self._connection.pgconn
+        pgconn.send_query(self._message.encode())
+        *_, last = self._connection.wait(generators.execute(pgconn))
+        require_success(last)
+        if not last.nfields:
+            raise NoColumns
 
     def _drain(self, block: bytearray) -> bool:
         """Append the rows that libpq has received, up to the block size. Return whether the COPY has ended."""
         take = self._connection.pgconn.get_copy_data
         size, row = take(1)
+        self.first_line = self.first_line or max(size, 0)
         while size > 0:
             self._add(block, row)
             if len(block) >= BLOCK_BYTES:
                 return False
             size, row = take(1)
-        if size < 0:
-            self._read_result()
         return size < 0
 
     def _add(self, block: bytearray, row: bytes | bytearray | memoryview) -> None:
@@ -424,14 +466,40 @@ class CopyStream:
             raise RowTooLarge(f"a row has {len(row):,} bytes, and the limit is {self._max_row:,}")
         block += row
 
-    def _read_result(self) -> None:
-        """Read the result of the COPY, which shows whether all rows were received."""
-        results = []
-        while (result := self._connection.pgconn.get_result()) is not None:
-            results.append(result)
-        if results[0].status != ExecStatus.COMMAND_OK:
-            raise sqlstate.error_from_result(results[0])
-        self.rows = results[0].command_tuples or 0
+    def _result(self) -> PGresult:
+        """Return the result of the COPY, which shows whether all rows were received."""
+        wait, pgconn = self._connection.wait, self._connection.pgconn
+        result: PGresult | None = wait(generators.fetch(pgconn))
+        if result is None:
+            raise psycopg.OperationalError("the COPY has no result")
+        if result.status == ExecStatus.FATAL_ERROR:
+            with suppress(psycopg.Error):
+                wait(generators.fetch_many(pgconn))  # so that there is nothing to cancel
+        require_success(result)
+        return result
+
+    def _stop(self) -> None:
+        """Cancel the message, and read its remaining rows and results."""
+        connection = self._connection
+        if connection.info.transaction_status != TransactionStatus.ACTIVE:
+            return
+        connection.cancel_safe(timeout=2)
+        while (size := connection.pgconn.get_copy_data(1)[0]) >= 0:
+            if not size:
+                connection.wait(received(connection.pgconn))
+        connection.wait(generators.fetch_many(connection.pgconn))
+
+
+def received(pgconn: PGconn) -> PQGen[None]:
+    """Wait until the server has sent more data. A generator for `Connection.wait`."""
+    yield Wait.R
+    pgconn.consume_input()
+
+
+def require_success(result: PGresult) -> None:
+    """Raise psycopg's error if the statement of the result has failed."""
+    if result.status == ExecStatus.FATAL_ERROR:
+        raise sqlstate.error_from_result(result)
 
 
 # Sessions are found by name or by advisory lock: a function can change the application_name of its session, but cannot

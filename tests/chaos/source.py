@@ -39,7 +39,7 @@ $$;
 """
 LIVE_CALLS = """
 SELECT count(*) FROM pg_stat_activity
-WHERE state = 'active' AND query LIKE 'COPY%"data".%' AND pid <> pg_backend_pid()
+WHERE state = 'active' AND query LIKE '%COPY%"data".%' AND pid <> pg_backend_pid()
 """
 Slice = tuple[str, date]
 

@@ -286,7 +286,7 @@ def test_a_dataset_limit_holds_across_all_workers(
     workers.start(concurrency=6)
     jobs = [make_job(functions, alice, 10), make_job(free, alice, 10)]
 
-    calls = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'COPY%\"{}\"%'"
+    calls = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'BEGIN%COPY%\"{}\"%' AND state = 'active'"
     maximum_of_others = 0
 
     def calls_of_limited_dataset() -> int:

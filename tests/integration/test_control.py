@@ -129,7 +129,7 @@ def test_a_running_chunk_stops_at_its_next_part_and_its_upload_is_aborted(
     assert list(storage.list_uploads("things/")) == []
     assert list(storage.list_objects("things/")) == []
     assert not Slot.objects.held().exists()
-    calls = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'COPY%%rows_for%%' AND pid <> pg_backend_pid()"
+    calls = "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%%COPY%%rows_for%%' AND pid <> pg_backend_pid()"
     wait_until(lambda: source_db.execute(calls).fetchone() is None)  # a backend ends a moment after its connection
 
 

@@ -331,5 +331,5 @@ def test_a_call_is_cancelled_after_its_timeout(dataset: Dataset, alice: User, so
     execution.drain()
     assert Chunk.objects.get().error_code == "EXPORT_SOURCE_TIMEOUT"
     assert not source_db.execute(
-        "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'COPY%' AND state = 'active' AND pid <> pg_backend_pid()"
+        "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%COPY%' AND state = 'active' AND pid <> pg_backend_pid()"
     ).fetchone()

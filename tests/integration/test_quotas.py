@@ -15,6 +15,7 @@ from rest_framework.test import APIClient
 
 from config.platform import storage
 from exports.core.errors import PermanentSourceError
+from exports.delivery import packs
 from exports.jobs import actions, quotas
 from exports.maintenance import periodic
 from exports.models import Allowance, Chunk, Dataset, File, Job, Usage
@@ -238,6 +239,7 @@ def test_a_reused_chunk_that_is_exported_again_is_refunded_once(dataset: Dataset
     execution.drain()
     assert used(alice) == (2, 2)
     storage.delete(again.chunks.get(seq=0).path)
+    storage.delete_many(item.key for item in storage.list_objects(f"{packs.folder_of_batches(again.pk)}/"))
     completion.complete(again.pk)
     actions.cancel(again)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -132,6 +133,34 @@ def test_a_call_leaves_no_trace(
     assert session._connection.info.backend_pid == backend  # the session was kept
     # Calls have a timeout of their own, which would hide this one.
     assert session._connection.execute("SHOW statement_timeout").fetchone() == ("0",)
+
+
+@pytest.mark.parametrize(("allow_writes", "messages"), [(False, 1), (True, 2)])
+def test_a_call_takes_one_message_and_a_commit_another(
+    source_db: psycopg.Connection, session: database.SourceSession, tmp_path: Path, *, allow_writes: bool, messages: int
+) -> None:
+    """P4: with a distant source, each round trip takes as long as a small chunk."""
+    function(source_db, "polite", "RETURN QUERY SELECT 'x'::text;")
+    content = call(session, "polite")
+    assert session._connection
+    with (tmp_path / "trace").open("w") as trace:
+        session._connection.pgconn.trace(trace.fileno())
+        assert call(session, "polite", allow_writes=allow_writes) == content
+        session._connection.pgconn.untrace()
+    sent = [line for line in (tmp_path / "trace").read_text().splitlines() if "\tF\t" in line]
+    assert len(sent) == messages
+    assert all("\tQuery\t" in line for line in sent)
+
+
+def test_an_error_after_the_rows_closes_the_session_of_a_read_only_call(
+    source_db: psycopg.Connection, session: database.SourceSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A39: the rows are complete, but the next call must not find the state that this one has left."""
+    function(source_db, "polite", "RETURN QUERY SELECT 'x'::text;")
+    content = call(session, "polite")
+    monkeypatch.setattr(database, "RESET", "SELECT 1 / 0")
+    assert call(session, "polite") == content
+    assert session._connection is None
 
 
 def test_a_call_is_ended_even_if_it_renames_its_session(
