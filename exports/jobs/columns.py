@@ -6,6 +6,7 @@ from config.platform.http.problems import Problem
 from exports.core.errors import ExportError
 from exports.models import Dataset
 from exports.source import database
+from exports.source.columns import Column
 
 
 class DatasetColumn(TypedDict):
@@ -21,7 +22,7 @@ class ColumnsUnknown(Problem):
     )
 
 
-def as_stored(columns: list[database.Column]) -> list[DatasetColumn]:
+def as_stored(columns: list[Column]) -> list[DatasetColumn]:
     return [{"name": column.name, "type": column.type} for column in columns]
 
 

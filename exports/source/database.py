@@ -1,4 +1,4 @@
-"""The source database: connections, and calls of a dataset's function streamed by COPY.
+"""The source database: connections, and the calls of a dataset's function in them.
 
 The source may be another server, such as a read replica, so it is accessed by psycopg and not through Django.
 """
@@ -9,40 +9,22 @@ import re
 import secrets
 import socket
 import threading
-import time
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import psycopg
 from django.conf import settings
-from psycopg import errors as sqlstate
 from psycopg import generators, sql
-from psycopg.abc import PQGen
-from psycopg.pq import ExecStatus, TransactionStatus
-from psycopg.pq.abc import PGconn, PGresult
-from psycopg.waiting import Wait
+from psycopg.pq import TransactionStatus
 
 from config.platform.heartbeat import LeaseLost
-from exports.core.errors import (
-    PERMANENT,
-    ExportError,
-    NoColumns,
-    PermanentSourceError,
-    RowTooLarge,
-    SourceBehindPooler,
-    SourceCancelled,
-    SourceConflict,
-    SourceConnectionsExhausted,
-    SourceError,
-    SourceTimeout,
-    SourceUnavailable,
-)
+from exports.core.errors import ExportError, SourceBehindPooler, SourceConnectionsExhausted
+from exports.source.columns import Column, types_of
+from exports.source.copy_stream import CopyStream, require_success
+from exports.source.errors import translated
 
-# Rows are processed in blocks of about this size: large enough to make the cost per block negligible, and small enough
-# to stay in the processor's cache until they are hashed and uploaded.
-BLOCK_BYTES = 256 * 1024
 DESCRIBE_SECONDS = 30
 
 # The output of COPY must not depend on the configuration of the server or the role. `client_connection_check_interval`
@@ -214,7 +196,7 @@ class SourceSession:
         begin, self._begin = self._begin, ""
         return begin
 
-    def describe(self, function: tuple[str, str]) -> list["Column"]:
+    def describe(self, function: tuple[str, str]) -> list[Column]:
         """Return the columns of a function. Runs in a separate transaction."""
         self.begin(timeout=DESCRIBE_SECONDS)
         columns = self.columns(function)
@@ -222,7 +204,7 @@ class SourceSession:
             self._reset("ROLLBACK")
         return columns
 
-    def columns(self, function: tuple[str, str]) -> list["Column"]:
+    def columns(self, function: tuple[str, str]) -> list[Column]:
         """Return the columns of the function. Does not call it, because a query with LIMIT 0 runs no scan."""
         with translated():
             connection = self.connection()
@@ -240,7 +222,7 @@ class SourceSession:
         """The encoding of the database by its name in Postgres, such as `UTF8`."""
         return self.connection().info.parameter_status("server_encoding") or ""
 
-    def stream(self, statement: sql.Composed) -> "CopyStream":
+    def stream(self, statement: sql.Composed) -> CopyStream:
         """Prepare a COPY … TO STDOUT. It starts when the first block is read, and its end ends the transaction.
 
         A read-only call takes one round trip, because one message contains its whole transaction.
@@ -315,7 +297,7 @@ def connect(backend: str) -> psycopg.Connection:
     return connection
 
 
-def describe(function: tuple[str, str]) -> list["Column"]:
+def describe(function: tuple[str, str]) -> list[Column]:
     """Return the columns of a function, using a new connection. Raises ExportError."""
     with SourceSession() as session:
         return session.describe(function)
@@ -324,182 +306,6 @@ def describe(function: tuple[str, str]) -> list["Column"]:
 def call_of(function: tuple[str, str], key: sql.Composable, day: sql.Composable) -> sql.Composed:
     """Return the call for a FROM clause. If the function returns a single value, the alias becomes its column name."""
     return sql.SQL("{}({}::text, {}::date) AS call").format(sql.Identifier(*function), key, day)
-
-
-class Column(NamedTuple):
-    """A column of a dataset. Types have their Postgres names, such as `timestamp with time zone`."""
-
-    name: str
-    type: str
-    element: str | None  # the type of an array's elements, or its base type if it is a domain
-    scalar: str | None  # the same, or the base type of the innermost elements, if the elements are domains over arrays
-    is_text: bool
-    modifier: int = -1  # type modifier, such as the precision and scale of a numeric (of its elements for an array)
-
-    @property
-    def is_array(self) -> bool:
-        """Whether the type is an array such as `integer[]`. Other types with elements, such as `int2vector`, aren't."""
-        return self.type.endswith("[]")
-
-    @property
-    def is_nested(self) -> bool:
-        """Whether the type is an array of a domain over an array."""
-        return self.element != self.scalar
-
-
-# Postgres reports the base type for a column whose type is a domain, but not for an array of a domain.
-#
-# `is_text` is true unless a spreadsheet cannot run the type's output as a formula. Arrays, composites, ranges, and
-# records (A, C, R, and P) start with brackets. Postgres' own types of the other categories are numbers, dates, and the
-# like, except `regoper` and `regoperator` (N), whose values are operators such as `=(integer,integer)`. In JSON, only
-# numbers can start with a sign.
-TYPES = """
-SELECT oid, format_type(oid, NULL), CASE WHEN typcategory = 'A' THEN typelem END,
-       NOT (typcategory IN ('A', 'C', 'R', 'P') OR typnamespace = 'pg_catalog'::regnamespace AND (
-           typcategory IN ('B', 'D', 'G', 'I', 'N', 'T', 'V') AND typname NOT IN ('regoper', 'regoperator')
-           OR typname IN ('json', 'jsonb')))
-FROM pg_type WHERE oid = ANY(%s)
-"""
-# The first type that is not a domain is the base type. The last type is the base type of the innermost elements.
-BASE_TYPES = """
-WITH RECURSIVE base AS (
-    SELECT oid AS element, oid, 1 AS depth FROM pg_type WHERE oid = ANY(%s)
-    UNION ALL
-    SELECT base.element, CASE typtype WHEN 'd' THEN typbasetype ELSE typelem END, depth + 1
-    FROM base JOIN pg_type t USING (oid) WHERE typtype = 'd' OR typcategory = 'A'
-)
-SELECT element, (array_agg(format_type(oid, NULL) ORDER BY depth) FILTER (WHERE typtype <> 'd'))[1],
-       (array_agg(format_type(oid, NULL) ORDER BY depth DESC))[1]
-FROM base JOIN pg_type USING (oid) GROUP BY element
-"""
-
-
-def types_of(connection: psycopg.Connection, oids: list[int]) -> dict[int, tuple[str, str | None, str | None, bool]]:
-    """Return for each type ID the fields `type`, `element`, `scalar`, and `is_text` of a Column."""
-    types = connection.execute(TYPES, [oids]).fetchall()
-    elements = [element for _, _, element, _ in types if element]
-    found = connection.execute(BASE_TYPES, [elements]).fetchall() if elements else []
-    bases: dict[int, tuple[str, str]] = {element: (base, scalar) for element, base, scalar in found}
-    return {oid: (name, *bases.get(element, (None, None)), is_text) for oid, name, element, is_text in types}
-
-
-class CopyStream:
-    """The output of a COPY in blocks.
-
-    After the last block, `rows` is the server's row count without the header. `first_line` is the length of the first
-    line in bytes.
-
-    psycopg's reader waits for each row separately, which takes 1.5 times as long as psql, and refuses other statements
-    in the same message. Here, psycopg is only used to wait for data, so that signals and cancellation work as usual.
-    The rows that libpq has received are then read in a tight loop.
-
-    `message` contains the COPY, and may contain other statements before and after it. `on_end` is called after the end
-    of the COPY, and must read the results of the statements after it.
-    """
-
-    def __init__(
-        self,
-        connection: psycopg.Connection,
-        message: str,
-        *,
-        timeout: int,
-        on_end: Callable[[psycopg.Connection], None],
-    ) -> None:
-        self._connection = connection
-        self._message = message
-        self._timeout = timeout
-        self._on_end = on_end
-        self._max_row = settings.SLUICE.export_max_row_bytes
-        self._blocks = self._read()
-        self.rows = 0
-        self.first_line = 0
-
-    def __iter__(self) -> Iterator[bytearray]:
-        return self._blocks
-
-    def close(self) -> None:
-        """Stop the COPY."""
-        self._blocks.close()
-
-    def _read(self) -> Generator[bytearray]:
-        block = bytearray()
-        with translated(timeout=self._timeout):
-            try:
-                self._start()
-                while not self._drain(block):
-                    if len(block) >= BLOCK_BYTES:
-                        yield block
-                        block = bytearray()
-                    else:
-                        self._connection.wait(received(self._connection.pgconn))
-                self.rows = self._result().command_tuples or 0
-            except BaseException:
-                with suppress(psycopg.Error):
-                    self._stop()
-                raise
-            self._on_end(self._connection)
-        yield block
-
-    def _start(self) -> None:
-        """Send the message, and wait until the COPY has started."""
-        pgconn = self._connection.pgconn
-        pgconn.send_query(self._message.encode())
-        *_, last = self._connection.wait(generators.execute(pgconn))
-        require_success(last)
-        if not last.nfields:
-            raise NoColumns
-
-    def _drain(self, block: bytearray) -> bool:
-        """Append the rows that libpq has received, up to the block size. Return whether the COPY has ended."""
-        take = self._connection.pgconn.get_copy_data
-        size, row = take(1)
-        self.first_line = self.first_line or max(size, 0)
-        while size > 0:
-            self._add(block, row)
-            if len(block) >= BLOCK_BYTES:
-                return False
-            size, row = take(1)
-        return size < 0
-
-    def _add(self, block: bytearray, row: bytes | bytearray | memoryview) -> None:
-        if len(row) > self._max_row:
-            raise RowTooLarge(f"a row has {len(row):,} bytes, and the limit is {self._max_row:,}")
-        block += row
-
-    def _result(self) -> PGresult:
-        """Return the result of the COPY, which shows whether all rows were received."""
-        wait, pgconn = self._connection.wait, self._connection.pgconn
-        result: PGresult | None = wait(generators.fetch(pgconn))
-        if result is None:
-            raise psycopg.OperationalError("the COPY has no result")
-        if result.status == ExecStatus.FATAL_ERROR:
-            with suppress(psycopg.Error):
-                wait(generators.fetch_many(pgconn))  # so that there is nothing to cancel
-        require_success(result)
-        return result
-
-    def _stop(self) -> None:
-        """Cancel the message, and read its remaining rows and results."""
-        connection = self._connection
-        if connection.info.transaction_status != TransactionStatus.ACTIVE:
-            return
-        connection.cancel_safe(timeout=2)
-        while (size := connection.pgconn.get_copy_data(1)[0]) >= 0:
-            if not size:
-                connection.wait(received(connection.pgconn))
-        connection.wait(generators.fetch_many(connection.pgconn))
-
-
-def received(pgconn: PGconn) -> PQGen[None]:
-    """Wait until the server has sent more data. A generator for `Connection.wait`."""
-    yield Wait.R
-    pgconn.consume_input()
-
-
-def require_success(result: PGresult) -> None:
-    """Raise psycopg's error if the statement of the result has failed."""
-    if result.status == ExecStatus.FATAL_ERROR:
-        raise sqlstate.error_from_result(result)
 
 
 # Sessions are found by name or by advisory lock: a function can change the application_name of its session, but cannot
@@ -534,51 +340,3 @@ def end_calls(backends: list[str]) -> set[str]:
         sessions = {"names": backends, "locks": [lock_of(name) for name in backends]}
         connection.execute(END_CALLS, sessions)
         return {name for (name,) in connection.execute(REMAINING_CALLS, sessions)}
-
-
-QUERY_CANCELED = "57014"
-CONFLICTS = {"40001", "40P01"}  # serialization failures, conflicts with recovery on a replica, and deadlocks
-# Connection exceptions, too many connections, and a server that shuts down or starts up.
-UNREACHABLE = ("08", "53300", "57P")
-
-
-@contextmanager
-def translated(*, timeout: float = 0) -> Iterator[None]:
-    """Translate psycopg's errors. Messages, details, and hints may quote data, and are stored only in the chunk's row.
-
-    `timeout` is the statement timeout in seconds. A cancellation by an administrator has the same SQLSTATE, but happens
-    before the timeout.
-    """
-    started = time.monotonic()
-    try:
-        yield
-    except psycopg.Error as error:
-        code = error.sqlstate
-        if code == QUERY_CANCELED and time.monotonic() - started < timeout - 1:
-            raise SourceCancelled(f"SQLSTATE {code}") from None
-        raise as_export_error(code, message_of(error.diag)) from None
-
-
-def as_export_error(code: str | None, message: str = "") -> ExportError:
-    return class_of(code)(f"SQLSTATE {code}" if code else "", message=message)
-
-
-def class_of(code: str | None) -> type[ExportError]:
-    """Return the error class for an SQLSTATE, which is None if the connection failed or broke."""
-    if code is None or code.startswith(UNREACHABLE):
-        return SourceUnavailable
-    if code == QUERY_CANCELED:
-        return SourceTimeout
-    if code in CONFLICTS:
-        return SourceConflict
-    return PermanentSourceError if code.startswith(PERMANENT) else SourceError
-
-
-MAX_MESSAGE = 1_000  # characters
-CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
-
-
-def message_of(diagnostic: psycopg.errors.Diagnostic) -> str:
-    """Return the message, detail, and hint of an error, without control characters."""
-    parts = (diagnostic.message_primary, diagnostic.message_detail, diagnostic.message_hint)
-    return CONTROL.sub(" ", "\n".join(part[:MAX_MESSAGE] for part in parts if part))[:MAX_MESSAGE]

@@ -16,7 +16,9 @@ from psycopg import sql
 from exports.core.errors import NoColumns, PermanentSourceError
 from exports.core.planning import Pair, Shape
 from exports.source import formula_guard
-from exports.source.database import Column, CopyStream, call_of
+from exports.source.columns import Column
+from exports.source.copy_stream import CopyStream
+from exports.source.database import call_of
 
 CONTENT_TYPES = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson", "json": "application/json"}
 PARQUET_TYPE = "application/vnd.apache.parquet"

@@ -5,7 +5,9 @@ from typing import NamedTuple
 from psycopg.rows import class_row
 
 from exports.core.errors import ExportError, with_meaning
-from exports.source.database import Column, SourceSession, translated
+from exports.source.columns import Column
+from exports.source.database import SourceSession
+from exports.source.errors import translated
 
 ARGUMENTS = "(key text, effective_date date)"
 TABLE = "It must return a table: RETURNS TABLE (...) or RETURNS SETOF."

@@ -9,7 +9,7 @@ from psycopg import sql
 
 from config.platform.formulas import FORMULA, IGNORABLE, LINE_BREAKS, NUMBER, SIGNS
 from exports.core.errors import PermanentSourceError
-from exports.source.database import Column
+from exports.source.columns import Column
 
 MAX_NAME_BYTES = 63  # Postgres truncates longer names without an error
 

@@ -17,7 +17,8 @@ from pyarrow import csv, parquet
 from exports.core.errors import SourceError, ValueNotRepresentable
 
 if TYPE_CHECKING:
-    from exports.source.database import Column, CopyStream
+    from exports.source.columns import Column
+    from exports.source.copy_stream import CopyStream
 
 PARSED_BYTES = 1024 * 1024  # size of the CSV blocks that are converted at once
 GROUP_BYTES = 8 * 1024 * 1024  # size of a row group before encoding and compression

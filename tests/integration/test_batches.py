@@ -22,6 +22,7 @@ from exports.jobs import actions, quotas
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, Event, Job, Slot
 from exports.source import database
+from exports.source.copy_stream import CopyStream
 from exports.worker import batches, execution, leases, transitions
 from exports.worker.leases import Claim
 from exports.worker.slot import WorkerSlot
@@ -374,7 +375,7 @@ class CountingSession(database.SourceSession):
         super().__init__()
         self.calls = 0
 
-    def stream(self, *args: Any, **options: Any) -> database.CopyStream:
+    def stream(self, *args: Any, **options: Any) -> CopyStream:
         self.calls += 1
         return super().stream(*args, **options)
 
@@ -485,7 +486,7 @@ class InterruptedSession(database.SourceSession):
         self.error = error
         self.calls = 0
 
-    def stream(self, *args: Any, **options: Any) -> database.CopyStream:
+    def stream(self, *args: Any, **options: Any) -> CopyStream:
         self.calls += 1
         if self.calls == 3:
             raise self.error

@@ -25,6 +25,7 @@ from exports.jobs import actions
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, File, Job, Slot
 from exports.source import database
+from exports.source.copy_stream import CopyStream
 from exports.worker import completion, execution, leases
 from exports.worker.slot import WorkerSlot
 from tests.integration import faulty_s3, outcomes
@@ -563,7 +564,7 @@ class StoppingSession(database.SourceSession):
         super().__init__()
         self.backend = session.backend
 
-    def stream(self, *_args: object, **_options: object) -> database.CopyStream:
+    def stream(self, *_args: object, **_options: object) -> CopyStream:
         raise SystemExit
 
 

@@ -18,7 +18,7 @@ from exports.core.errors import PermanentSourceError, SourceError
 from exports.core.states import JobStatus, Source
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, File, Job, Slot
-from exports.source import database
+from exports.source import errors
 from exports.worker import leases, transitions
 from exports.worker.leases import Claim
 from tests.conftest import change_settings
@@ -273,7 +273,7 @@ def test_attempts_after_a_conflict_of_a_replica_are_far_apart(dataset: Dataset, 
     """A14, A17: replication conflicts last longer than other errors, which are retried within 15 s."""
     make_job(dataset, alice, 1)
     first = claim()
-    conflict = database.as_export_error("40001")
+    conflict = errors.as_export_error("40001")
     delays = [transitions.delay_after(replace(first, attempts=number), conflict) or 0 for number in (1, 2, 3)]
     env = settings.SLUICE
     assert sum(delays) >= 0.5 * 8 * env.export_backoff_base_seconds * 3

@@ -15,7 +15,7 @@ from exports.api import event_hub
 from exports.core.errors import with_meaning
 from exports.jobs import actions
 from exports.models import Chunk, Dataset, Grant, Job
-from exports.source.database import MAX_MESSAGE
+from exports.source.errors import MAX_MESSAGE
 from exports.worker import execution
 from tests.conftest import browser_of, change_settings, client_of
 from tests.integration.factories import finish, make_job
