@@ -30,20 +30,20 @@ class CopyStream:
     in the same message. Here, psycopg is only used to wait for data, so that signals and cancellation work as usual.
     The rows that libpq has received are then read in a tight loop.
 
-    `message` contains the COPY, and may contain other statements before and after it. `on_end` is called after the end
-    of the COPY, and must read the results of the statements after it.
+    `send` sends a message with the COPY, which may contain other statements before and after it. `on_end` is called
+    after the end of the COPY, and must read the results of the statements after it.
     """
 
     def __init__(
         self,
         connection: psycopg.Connection,
-        message: str,
+        send: Callable[[], None],
         *,
         timeout: int,
         on_end: Callable[[psycopg.Connection], None],
     ) -> None:
         self._connection = connection
-        self._message = message
+        self._send = send
         self._timeout = timeout
         self._on_end = on_end
         self._max_row = settings.SLUICE.export_max_row_bytes
@@ -79,9 +79,8 @@ class CopyStream:
 
     def _start(self) -> None:
         """Send the message, and wait until the COPY has started."""
-        pgconn = self._connection.pgconn
-        pgconn.send_query(self._message.encode())
-        *_, last = self._connection.wait(generators.execute(pgconn))
+        self._send()
+        *_, last = self._connection.wait(generators.execute(self._connection.pgconn))
         require_success(last)
         if not last.nfields:
             raise NoColumns
@@ -131,6 +130,12 @@ def received(pgconn: PGconn) -> PQGen[None]:
     """Wait until the server has sent more data. A generator for `Connection.wait`."""
     yield Wait.R
     pgconn.consume_input()
+
+
+def require_results(connection: psycopg.Connection) -> None:
+    """Read the remaining results of a message. Raises psycopg's error if a statement has failed."""
+    for result in connection.wait(generators.execute(connection.pgconn)):
+        require_success(result)
 
 
 def require_success(result: PGresult) -> None:

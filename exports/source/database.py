@@ -12,17 +12,18 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Self
 
 import psycopg
 from django.conf import settings
-from psycopg import generators, sql
+from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from config.platform.heartbeat import LeaseLost
 from exports.core.errors import ExportError, SourceBehindPooler, SourceConnectionsExhausted
 from exports.source.columns import Column, types_of
-from exports.source.copy_stream import CopyStream, require_success
+from exports.source.copy_stream import CopyStream, require_results
 from exports.source.errors import translated
 
 DESCRIBE_SECONDS = 30
@@ -55,10 +56,9 @@ DISCARD TEMP; DISCARD SEQUENCES
 """
 
 
-def ending(end: str) -> str:
-    """Return the statements that end a call's transaction by COMMIT or ROLLBACK, and reset the session."""
+def reset_statements() -> str:
     seed = secrets.randbelow(2**53) / 2**53  # RESET does not undo a function's `setseed`
-    return f"{end}; {RESET}; SELECT setseed({seed})"
+    return f"{RESET}; SELECT setseed({seed})"
 
 
 def name_backend() -> str:
@@ -92,7 +92,7 @@ class SourceSession:
         self._connection: psycopg.Connection | None = None
         self._stream: CopyStream | None = None
         self._begin = ""  # the statements that begin the next call's transaction, until they are sent
-        self._end = "ROLLBACK"
+        self._allow_writes = False
         self._timeout = 0
         self._chunk_id: int | None = None  # of the current call
         self._lock = threading.Lock()  # guards `_chunk_id` and `cancelled`
@@ -149,10 +149,13 @@ class SourceSession:
             return False
 
     def _rolled_back(self) -> bool:
-        """Roll back, unless the call runs or the connection is broken. Return whether the transaction has ended."""
+        """Roll back and reset, unless the call runs or the connection is broken. Return whether the session is clean.
+
+        An idle session is reset too, because the end of the call may have prevented the reset.
+        """
         try:
-            if self._status() in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
-                self._reset("ROLLBACK")
+            if self._status() in (TransactionStatus.IDLE, TransactionStatus.INTRANS, TransactionStatus.INERROR):
+                self._reset()
         except psycopg.Error:
             return False
         return self._status() == TransactionStatus.IDLE
@@ -160,15 +163,18 @@ class SourceSession:
     def _status(self) -> TransactionStatus | None:
         return self._connection.info.transaction_status if self._connection else None
 
-    def _reset(self, end: str) -> None:
+    def _reset(self) -> None:
+        """Reset the session. Before that, roll back the transaction if it is open."""
         if self._connection:
-            self._connection.execute(ending(end))
+            is_open = self._status() != TransactionStatus.IDLE
+            self._connection.execute(f"ROLLBACK; {reset_statements()}" if is_open else reset_statements())
 
     def cancel(self, chunk_id: int) -> None:
         """Cancel the call of a chunk, or prevent it if it has not started. Can be called from another thread.
 
         Without the `cancelled` flag, a worker that was suspended before its call would still make the call, at the same
-        time as the worker that has claimed the chunk since. A later call, for another chunk, is not cancelled.
+        time as the worker that has claimed the chunk since. Writes are not committed after a cancellation. A later
+        call, for another chunk, is not cancelled.
         """
         with self._lock:
             if chunk_id != self._chunk_id:
@@ -178,12 +184,12 @@ class SourceSession:
                 connection.cancel_safe(timeout=2)
 
     def begin(self, *, timeout: int, allow_writes: bool = False) -> None:
-        """Prepare the transaction of a call, with a statement_timeout in seconds. Its first statement begins it.
+        """Prepare the transaction of a call, with a statement_timeout in seconds. It begins with the next statement.
 
         Writes are committed when all rows have been received, and rolled back if the call fails.
         """
         mode = "READ WRITE" if allow_writes else "READ ONLY"
-        self._end = "COMMIT" if allow_writes else "ROLLBACK"
+        self._allow_writes = allow_writes
         with translated():
             self.connection()
         self._begin = (
@@ -201,7 +207,7 @@ class SourceSession:
         self.begin(timeout=DESCRIBE_SECONDS)
         columns = self.columns(function)
         with translated():
-            self._reset("ROLLBACK")
+            self._reset()
         return columns
 
     def columns(self, function: tuple[str, str]) -> list[Column]:
@@ -230,24 +236,36 @@ class SourceSession:
         with translated():
             connection = self.connection()
             statements = [self._take_begin(), statement.as_string(connection)]
-        if self._end == "ROLLBACK":
-            statements.append(ending("ROLLBACK"))
-        message = "; ".join(filter(None, statements))
-        self._stream = CopyStream(connection, message, timeout=self._timeout, on_end=self._finish)
+        if not self._allow_writes:
+            statements += ["ROLLBACK", reset_statements()]
+        send = partial(self._send, connection, "; ".join(filter(None, statements)))
+        self._stream = CopyStream(connection, send, timeout=self._timeout, on_end=self._finish)
         return self._stream
 
+    def _send(self, connection: psycopg.Connection, message: str) -> None:
+        """Send a message of the current call, unless the call was cancelled. From then on, `cancel` cancels it."""
+        with self._lock:
+            self.require_not_cancelled()
+            connection.pgconn.send_query(message.encode())
+
     def _finish(self, connection: psycopg.Connection) -> None:
-        """End the transaction after a successful COPY. For a read-only call, an error here does not matter."""
+        """Commit the writes after a successful COPY, if they are allowed, and make sure that the session is reset.
+
+        After the commit, or the COPY of a read-only call, the call has succeeded: an error only closes the connection.
+        """
+        if self._allow_writes:
+            with translated():
+                require_results(connection)
+                self._send(connection, "COMMIT")
+                require_results(connection)
         try:
             with translated():
-                for result in connection.wait(generators.fetch_many(connection.pgconn)):
-                    require_success(result)
-                if self._end == "COMMIT":
-                    self._reset("COMMIT")
+                if self._allow_writes:
+                    self._reset()
+                else:
+                    require_results(connection)
         except ExportError:
             self.close()
-            if self._end == "COMMIT":
-                raise
 
     def connection(self) -> psycopg.Connection:
         """Return the connection, and open it if necessary. Raises LeaseLost if the current call was cancelled."""

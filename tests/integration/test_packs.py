@@ -273,10 +273,12 @@ def test_a_retry_keeps_the_packs_of_finished_chunks(alone: Dataset, alice: User)
 # ---- Reused files ---------------------------------------------------------------------------------------------------
 
 
-def test_reused_files_are_packed_with_one_request_for_each(job: Job, alice: User) -> None:
-    """A38, P9: each file is read with one request."""
+def test_reused_files_are_packed_with_one_request_for_each(job: Job, alice: User, proxy: faulty_s3.Proxy) -> None:
+    """A38, P9."""
+    requests = recorded(proxy, "GET", "HEAD")
     again = make_job(job.dataset, alice, 7, delivery="manifest")
     execution.drain()
+    assert len(requests) == 7
     again.refresh_from_db()
     assert (again.done, again.reused) == (7, 7)
     assert packs_of(again) == [1] * 7
@@ -327,14 +329,20 @@ def joined(request: pytest.FixtureRequest, alone: Dataset, alice: User) -> Job:
 @pytest.fixture
 def reads(proxy: faulty_s3.Proxy) -> list[str]:
     """The paths of the GET requests for files and packs since this fixture was requested."""
+    return recorded(proxy, "GET")
+
+
+def recorded(proxy: faulty_s3.Proxy, *methods: str) -> list[str]:
+    """Record the paths of requests for files and packs from now on."""
     paths: list[str] = []
 
-    def record(handler: faulty_s3.Handler, _: bytes) -> None:
+    def record(handler: faulty_s3.Handler, body: bytes) -> None:
         paths.append(handler.path.partition("?")[0])
-        handler.answer(*handler.forward(b""))
+        handler.answer(*handler.forward(body))
 
-    for text in ("/things/", "/batches/"):
-        proxy.inject("GET", text, record, times=1000)
+    for method in methods:
+        for text in ("/things/", "/batches/"):
+            proxy.inject(method, text, record, times=1000)
     return paths
 
 

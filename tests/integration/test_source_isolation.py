@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import os
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,10 +18,20 @@ from django.contrib.auth.models import User
 from psycopg import sql
 
 from config.dev.stack.postgres import SUPERUSER
-from exports.core.errors import ExportError, PermanentSourceError, RowTooLarge, SourceCancelled, SourceError, explain
+from config.platform.heartbeat import LeaseLost
+from exports.core.errors import (
+    ExportError,
+    PermanentSourceError,
+    RowTooLarge,
+    SourceCancelled,
+    SourceError,
+    SourceUnavailable,
+    explain,
+)
 from exports.core.planning import Dialect, Pair, Shape
 from exports.models import Dataset
 from exports.source import database, encoding
+from exports.source.copy_stream import CopyStream
 from exports.worker import execution
 from tests import servers
 from tests.chaos.history import source as history
@@ -135,8 +147,8 @@ def test_a_call_leaves_no_trace(
     assert session._connection.execute("SHOW statement_timeout").fetchone() == ("0",)
 
 
-@pytest.mark.parametrize(("allow_writes", "messages"), [(False, 1), (True, 2)])
-def test_a_call_takes_one_message_and_a_commit_another(
+@pytest.mark.parametrize(("allow_writes", "messages"), [(False, 1), (True, 3)])
+def test_a_read_only_call_takes_one_message(
     source_db: psycopg.Connection, session: database.SourceSession, tmp_path: Path, *, allow_writes: bool, messages: int
 ) -> None:
     """P4: with a distant source, each round trip takes as long as a small chunk."""
@@ -152,15 +164,107 @@ def test_a_call_takes_one_message_and_a_commit_another(
     assert all("\tQuery\t" in line for line in sent)
 
 
-def test_an_error_after_the_rows_closes_the_session_of_a_read_only_call(
+@pytest.mark.parametrize("allow_writes", [False, True])
+def test_an_error_of_the_reset_closes_the_session(
+    source_db: psycopg.Connection,
+    session: database.SourceSession,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    allow_writes: bool,
+) -> None:
+    """A39: the rows are complete and writes are committed, but the next call must not find the state of this one."""
+    source_db.execute("CREATE TABLE data.audit (key text)")
+    write = "INSERT INTO data.audit VALUES (key);" if allow_writes else ""
+    function(source_db, "audited", f"{write} RETURN QUERY SELECT 'x'::text;")
+    monkeypatch.setattr(database, "RESET", "SELECT 1 / 0")
+    assert call(session, "audited", allow_writes=allow_writes) == b"value\nx\n"
+    assert session._connection is None
+    assert source_db.execute("SELECT count(*) FROM data.audit").fetchone() == (int(allow_writes),)
+
+
+def opened(session: database.SourceSession, name: str, *, allow_writes: bool = False) -> CopyStream:
+    session.begin(timeout=30, allow_writes=allow_writes)
+    return session.stream(encoding.copy_statement(("data", name), PAIR, Shape(), [], session.encoding))
+
+
+def test_a_call_that_is_aborted_during_its_reset_leaves_no_trace(
     source_db: psycopg.Connection, session: database.SourceSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A39: the rows are complete, but the next call must not find the state that this one has left."""
-    function(source_db, "polite", "RETURN QUERY SELECT 'x'::text;")
-    content = call(session, "polite")
-    monkeypatch.setattr(database, "RESET", "SELECT 1 / 0")
-    assert call(session, "polite") == content
-    assert session._connection is None
+    """A39: an error of the upload, for example, cancels the whole message."""
+    prepare = "EXECUTE 'PREPARE mine AS SELECT 1'; PERFORM pg_advisory_lock(4711);"
+    function(source_db, "rude", f"{prepare} RETURN QUERY SELECT repeat('x', 1000) FROM generate_series(1, 400);")
+    content = call(session, "rude")
+    backend = session._connection.info.backend_pid if session._connection else 0
+    resetting = f"SELECT count(*) FROM pg_stat_activity WHERE pid = {backend} AND wait_event = 'PgSleep'"
+
+    def abort() -> None:
+        with monkeypatch.context() as patch, session.calling(1):
+            patch.setattr(database, "RESET", f"SELECT pg_sleep(60); {database.RESET}")
+            for _ in opened(session, "rude"):
+                patch.undo()
+                wait_until(lambda: source_db.execute(resetting).fetchone() == (1,))
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        abort()
+    assert call(session, "rude") == content
+    assert session._connection
+    assert session._connection.info.backend_pid == backend
+
+
+def test_a_commit_that_loses_its_connection_is_ended(
+    source_db: psycopg.Connection, session: database.SourceSession
+) -> None:
+    """I3: otherwise, the retry would run at the same time as the commit. The server does not detect the loss."""
+    source_db.execute("""
+        CREATE TABLE data.audit (key text);
+        CREATE FUNCTION data.sleep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(60); RETURN NULL; END';
+        CREATE CONSTRAINT TRIGGER sleep AFTER INSERT ON data.audit DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION data.sleep()
+    """)
+    function(source_db, "writing", "INSERT INTO data.audit VALUES (key); RETURN QUERY SELECT 'x'::text;")
+    backend = session.connection().info.backend_pid
+    own_socket = session.connection().pgconn.socket
+    kept_open, (closed, other_end) = os.dup(own_socket), socket.socketpair()
+    other_end.close()
+    committing = f"SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = {backend}"
+    with ThreadPoolExecutor(1) as pool, closed:
+        running = pool.submit(call, session, "writing", allow_writes=True)
+        wait_until(lambda: source_db.execute(committing).fetchone() == (True,))
+        os.dup2(closed.fileno(), own_socket)
+        with pytest.raises(SourceUnavailable):
+            running.result(30)
+    os.close(kept_open)
+    assert not session.may_still_run
+    assert source_db.execute(committing).fetchone() is None
+    assert source_db.execute("SELECT count(*) FROM data.audit").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("moment", ["before the call", "before the commit"])
+def test_a_cancelled_call_commits_nothing(
+    source_db: psycopg.Connection, session: database.SourceSession, moment: str
+) -> None:
+    """I1: the worker that has claimed the chunk since also calls the function."""
+    source_db.execute("CREATE TABLE data.audit (key text)")
+    rows = "RETURN QUERY SELECT repeat('x', 1000) FROM generate_series(1, 400);"
+    function(source_db, "writing", f"INSERT INTO data.audit VALUES (key); {rows}")
+    idle = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND query LIKE '%writing%'"
+
+    def cancelled() -> None:
+        with session.calling(1):
+            stream = opened(session, "writing", allow_writes=True)
+            if moment == "before the call":
+                session.cancel(1)
+            for _ in stream:
+                assert moment == "before the commit"
+                wait_until(lambda: source_db.execute(idle).fetchone() == (1,))
+                session.cancel(1)
+
+    with pytest.raises(LeaseLost):
+        cancelled()
+    assert source_db.execute("SELECT count(*) FROM data.audit").fetchone() == (0,)
+    call(session, "writing", allow_writes=True)
+    assert source_db.execute("SELECT count(*) FROM data.audit").fetchone() == (1,)
 
 
 def test_a_call_is_ended_even_if_it_renames_its_session(
@@ -193,6 +297,18 @@ def test_random_numbers_do_not_depend_on_the_seed_of_another_call(
         call(session, "rude")
         numbers.add(call(session, "polite"))
     assert len(numbers) == 3
+
+
+def test_values_of_sequences_are_unknown_to_the_next_call(
+    source_db: psycopg.Connection, session: database.SourceSession
+) -> None:
+    """A39: Postgres reports 55000 if `lastval` has no value in this session."""
+    source_db.execute("CREATE SEQUENCE data.numbers")
+    function(source_db, "rude", "RETURN QUERY SELECT nextval('data.numbers')::text;")
+    function(source_db, "polite", "RETURN QUERY SELECT lastval()::text;")
+    call(session, "rude", allow_writes=True)
+    with pytest.raises(ExportError, match="55000"):
+        call(session, "polite")
 
 
 def test_a_failed_call_leaves_no_trace_and_keeps_the_session(

@@ -13,11 +13,13 @@ STORAGE = partial(Mutant, file="exports/maintenance/storage_cleanup.py")
 RETENTION = partial(Mutant, file="exports/maintenance/retention.py")
 PERIODIC = partial(Mutant, file="exports/maintenance/periodic.py")
 HEARTBEAT = partial(Mutant, file="config/platform/heartbeat.py")
+SESSION = partial(Mutant, file="exports/source/database.py")
 
 leases = partial(tests_of, "tests/integration/test_leases.py")
 batches = partial(tests_of, "tests/integration/test_batches.py")
 sweeper = partial(tests_of, "tests/integration/test_sweeper.py")
 heartbeat = partial(tests_of, "tests/integration/test_heartbeat.py")
+isolation = partial(tests_of, "tests/integration/test_source_isolation.py")
 verbs = partial(tests_of, "tests/integration/test_admin_actions.py")
 STALE = leases("a_stale_fencing_token_changes_nothing")
 
@@ -94,9 +96,8 @@ MUTANTS = [
         new="if self._waiting or self._running:",
         tests=batches("a_file_is_recorded_while_the_next_call_takes_long"),
     ),
-    Mutant(
+    SESSION(
         name="cancel the call of the next chunk when a chunk is lost",
-        file="exports/source/database.py",
         old="            if chunk_id != self._chunk_id:\n                return\n",
         new="",
         tests=tests_of("tests/integration/test_execution.py", "the_loss_of_a_chunk_does_not_stop_the_call_of_the_next"),
@@ -348,16 +349,34 @@ MUTANTS = [
         new="return abort_uploads(before=storage.now() + GRACE)",
         tests=sweeper("abandoned_uploads_are_aborted"),
     ),
-    Mutant(
+    SESSION(
         name="leave the query of a killed worker running on the source",
-        file="exports/source/database.py",
         old='        "client_connection_check_interval=1000",\n',
         new="",
         tests=tests_of("tests/chaos/test_workers.py", "the_query_of_a_killed_worker_ends_and_its_chunk_is_retried"),
     ),
-    Mutant(
+    SESSION(
+        name="keep the state of a call that is aborted during its reset",
+        old="in (TransactionStatus.IDLE, TransactionStatus.INTRANS",
+        new="in (TransactionStatus.INTRANS",
+        tests=isolation("a_call_that_is_aborted_during_its_reset_leaves_no_trace"),
+    ),
+    SESSION(
+        name="start and commit a cancelled call",
+        old="            self.require_not_cancelled()\n            connection.pgconn",
+        new="            connection.pgconn",
+        tests=isolation("a_cancelled_call_commits_nothing"),
+    ),
+    SESSION(
+        name="take a call as ended when its commit loses the connection",
+        old='                self._send(connection, "COMMIT")\n                require_results(connection)\n',
+        new='                self._send(connection, "COMMIT")\n'
+        "                try:\n                    require_results(connection)\n"
+        "                except psycopg.Error:\n                    self.close()\n                    raise\n",
+        tests=isolation("a_commit_that_loses_its_connection_is_ended"),
+    ),
+    SESSION(
         name="reuse a slot while its call is still running",
-        file="exports/source/database.py",
         old="            self.may_still_run = True  # in case the next line is interrupted\n"
         "            self.may_still_run = not self._end_call()\n",
         new="",
