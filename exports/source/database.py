@@ -51,14 +51,13 @@ SESSION = " ".join(
 # registrations, and session-level locks, which may outlive the transaction. The next call, perhaps of another dataset,
 # must not be affected. DISCARD ALL does the same, and discards cached plans, but cannot share a message with ROLLBACK.
 RESET = """
-SET SESSION AUTHORIZATION DEFAULT; RESET ALL; CLOSE ALL; DEALLOCATE ALL; UNLISTEN *; SELECT pg_advisory_unlock_all();
-DISCARD TEMP; DISCARD SEQUENCES
+SET SESSION AUTHORIZATION DEFAULT; RESET ALL; CLOSE ALL; DEALLOCATE ALL; UNLISTEN *; DISCARD TEMP; DISCARD SEQUENCES
 """
 
 
 def reset_statements() -> str:
     seed = secrets.randbelow(2**53) / 2**53  # RESET does not undo a function's `setseed`
-    return f"{RESET}; SELECT setseed({seed})"
+    return f"{RESET}; SELECT pg_advisory_unlock_all(), setseed({seed})"
 
 
 def name_backend() -> str:
@@ -193,8 +192,8 @@ class SourceSession:
         with translated():
             self.connection()
         self._begin = (
-            f"BEGIN {mode}; SET LOCAL statement_timeout = {timeout * 1000:d};"
-            f" SELECT pg_advisory_xact_lock_shared({lock_of(self.backend)})"
+            f"BEGIN {mode}; SELECT set_config('statement_timeout', '{timeout * 1000:d}', true),"
+            f" pg_advisory_xact_lock_shared({lock_of(self.backend)})"
         )
         self._timeout = timeout
 

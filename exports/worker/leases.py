@@ -276,8 +276,16 @@ WITH head AS MATERIALIZED (
 """
 
 
+# Workers look for reusable files several times a second. Mostly there are none, and planning the claim takes 2 ms.
+FIND_REUSABLE = sql.PreparedStatement("""
+SELECT id FROM exports_chunk WHERE status = 'pending' AND reusable ORDER BY rank, id LIMIT 1
+""")
+
+
 def claim_reusable(*, batch: int) -> list[Claim]:
     """Claim up to `batch` chunks of one job that may have a reusable file. Takes no slot and counts no attempt."""
+    if sql.one(FIND_REUSABLE) is None:
+        return []
     rows = sql.rows(CLAIM_REUSABLE + DESCRIBE, batch=batch, lease=settings.SLUICE.export_lease_seconds)
     return [as_claim(row) for row in rows]
 

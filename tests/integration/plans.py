@@ -1,6 +1,6 @@
 """Execution plans of the statements that a function runs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from re import findall, sub
 from typing import Any
 
@@ -43,12 +43,17 @@ def explained_plans(statement: str, values: Any) -> Iterator[Plan]:
         yield explained(cursor, statement, values)
         if isinstance(statement, sql.PreparedStatement):
             names = list(dict.fromkeys(findall(VALUE, statement)))
-            types = ", ".join(BOUND_AS.get(type(values[name]), "unknown") for name in names)
+            types = enclosed(BOUND_AS.get(type(values[name]), "unknown") for name in names)
             text = sub(VALUE, lambda found: f"${names.index(found[1]) + 1}", statement).replace("%%", "%")
-            cursor.execute(f"PREPARE kept ({types}) AS {text}")
+            cursor.execute(f"PREPARE kept {types} AS {text}")
             cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
-            yield explained(cursor, f"EXECUTE kept ({', '.join(f'%({name})s' for name in names)})", values)
+            yield explained(cursor, f"EXECUTE kept {enclosed(f'%({name})s' for name in names)}", values)
             cursor.execute("DEALLOCATE kept")
+
+
+def enclosed(items: Iterable[str]) -> str:
+    """Return a list in parentheses, which Postgres does not accept if it is empty."""
+    return f"({listed})" if (listed := ", ".join(items)) else ""
 
 
 def explained(cursor: Any, statement: str, values: Any) -> Plan:

@@ -5,7 +5,7 @@ from django.db import connection
 from config.platform.db import sql
 
 # The watermark's row, which the reaper also creates. It is read by SQL, because documents must not import exports.
-READ = "SELECT database::text FROM exports_watermark"
+READ = sql.PreparedStatement("SELECT database::text FROM exports_watermark")
 CREATE = """
 INSERT INTO exports_watermark (id, database, number) VALUES (1, gen_random_uuid(), 0) ON CONFLICT (id) DO NOTHING
 """
