@@ -74,7 +74,7 @@ def is_calling(source_db: psycopg.Connection) -> bool:
 def live_calls(source_db: psycopg.Connection) -> int:
     row = source_db.execute("""
         SELECT count(*) FROM pg_stat_activity
-        WHERE state = 'active' AND query LIKE '%COPY%rows_for%' AND pid <> pg_backend_pid()
+        WHERE state = 'active' AND query ~ 'COPY [(].*rows_for'
     """).fetchone()
     assert row
     return int(row[0])
