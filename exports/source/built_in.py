@@ -9,9 +9,8 @@ from config.platform import built_in_datasets
 from config.platform.built_in_datasets import CannotBuild, FileLayout
 from exports.core.errors import RowsNotRepresentable, SourceTimeout
 from exports.core.planning import Shape
+from exports.source.copy_stream import BLOCK_BYTES
 from exports.source.encoding import compress_blocks
-
-BLOCK_BYTES = 256 * 1024
 
 
 class BuiltContent:

@@ -276,7 +276,8 @@ WITH head AS MATERIALIZED (
 """
 
 
-# Workers look for reusable files several times a second. Mostly there are none, and planning the claim takes 2 ms.
+# Workers look for reusable files several times a second. Mostly there are none, and planning the claim takes some
+# milliseconds.
 FIND_REUSABLE = sql.PreparedStatement("""
 SELECT id FROM exports_chunk WHERE status = 'pending' AND reusable ORDER BY rank, id LIMIT 1
 """)

@@ -333,7 +333,7 @@ def reads(proxy: faulty_s3.Proxy) -> list[str]:
 
 
 def recorded(proxy: faulty_s3.Proxy, *methods: str) -> list[str]:
-    """Record the paths of requests for files and packs from now on."""
+    """Return a list to which the paths of requests for files and packs are added from now on."""
     paths: list[str] = []
 
     def record(handler: faulty_s3.Handler, body: bytes) -> None:

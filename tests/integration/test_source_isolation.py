@@ -148,7 +148,7 @@ def test_a_call_leaves_no_trace(
 
 
 @pytest.mark.parametrize(("allow_writes", "messages"), [(False, 1), (True, 3)])
-def test_a_read_only_call_takes_one_message(
+def test_a_read_only_call_takes_one_message_and_a_writing_one_three(
     source_db: psycopg.Connection, session: database.SourceSession, tmp_path: Path, *, allow_writes: bool, messages: int
 ) -> None:
     """P4: with a distant source, each round trip takes as long as a small chunk."""
