@@ -1,8 +1,11 @@
 """Admin of source slots and of the latest runs of periodic tasks."""
 
+from typing import Any
+
 from django.conf import settings
 from django.contrib import admin
-from django.db.models import F
+from django.db.models import F, OuterRef, QuerySet, Subquery
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from config.platform.admin.confirmed_actions import StaffActionAdmin
@@ -12,7 +15,8 @@ from config.platform.db import clock
 from exports.admin import staff_actions
 from exports.admin.columns import of_job
 from exports.admin.filters import BySlotState
-from exports.models import Slot, Tick
+from exports.core.states import ChunkStatus
+from exports.models import Chunk, Slot, Tick
 
 
 @admin.register(Slot)
@@ -27,6 +31,12 @@ class SlotAdmin(StaffActionAdmin):
         ("Held by", {"fields": (("of_chunk", of_job), ("token", exact_time("lease_until")), "backend")}),
     )
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Add the running chunk. `Slot.chunk_id` is the first chunk of a claim, which may have ended."""
+        held_by = Chunk.objects.filter(job_id=OuterRef("job_id"), token=OuterRef("token"), status=ChunkStatus.RUNNING)
+        running = Subquery(held_by.order_by("id").values("pk")[:1])
+        return super().get_queryset(request).annotate(running_chunk_id=running)  # type: ignore[no-any-return]
+
     @admin.display(description="status")
     def state(self, slot: Slot) -> str:
         if slot.lease_until is None:
@@ -34,8 +44,9 @@ class SlotAdmin(StaffActionAdmin):
         return badge("held" if slot.lease_until > clock.now() else "expired")
 
     @admin.display(description="chunk")
-    def of_chunk(self, slot: Slot) -> SafeString | None:
-        return page_of("chunk", slot.chunk_id, slot.chunk_id) if slot.chunk_id else None
+    def of_chunk(self, slot: Any) -> SafeString | None:
+        chunk_id = slot.running_chunk_id
+        return page_of("chunk", chunk_id, chunk_id) if chunk_id else None
 
 
 def is_in_use(slot: Slot) -> bool:

@@ -43,7 +43,9 @@ CHUNKS = counter(
 CHUNK_FAILURES = counter("export_chunk_failures_total", "Failed chunks by error code.", code=EXPLANATIONS)
 CHUNK_RETRIES = counter("export_chunk_retries_total", "Attempts that failed and are retried.", code=EXPLANATIONS)
 CHUNK_DURATION = Histogram(
-    "export_chunk_duration_seconds", "Duration of live exports of chunks, from the claim.", buckets=CHUNK_BUCKETS
+    "export_chunk_duration_seconds",
+    "Duration of live exports of chunks, without waiting in a batch.",
+    buckets=CHUNK_BUCKETS,
 )
 ROWS = counter("export_rows_total", "Rows in the files of finished chunks.", source=Source.values)
 BYTES = counter("export_bytes_total", "Bytes in the files of finished chunks.", source=Source.values)

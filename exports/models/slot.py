@@ -29,7 +29,7 @@ class Slot(models.Model):
     token = models.BigIntegerField(null=True, blank=True)
     lease_until = models.DateTimeField(null=True, blank=True)
     job_id = models.UUIDField(null=True, blank=True)
-    chunk_id = models.BigIntegerField(null=True, blank=True)
+    chunk_id = models.BigIntegerField(null=True, blank=True)  # the first chunk of the claim
     backend = models.CharField(
         max_length=63, default="", blank=True, help_text="application_name of the connection that runs the call"
     )

@@ -10,8 +10,9 @@ from functools import partial
 from uuid import UUID
 
 import structlog
+from celery.exceptions import SoftTimeLimitExceeded
 from django.conf import settings
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 from structlog.contextvars import bound_contextvars
@@ -19,7 +20,7 @@ from structlog.contextvars import bound_contextvars
 from config.platform import storage
 from config.platform.db import sql
 from config.platform.heartbeat import LeaseLost
-from config.platform.observability import tracing
+from config.platform.observability import logs, tracing
 from config.platform.observability.metrics import CAUGHT
 from config.platform.webhooks.wakeups import wake_senders
 from exports.core import events, metrics, wakeups
@@ -40,7 +41,8 @@ DRAIN_SECONDS = 5
 def drain(job_id: UUID) -> None:
     """Complete a job, and then other jobs that are ready, until DRAIN_SECONDS have passed.
 
-    So a job whose message was lost need not wait until a full queue of messages is processed.
+    So a job whose message was lost need not wait until a full queue of messages is processed. If the database or the
+    storage is unavailable, stop: the reaper sends another message.
     """
     deadline = time.monotonic() + DRAIN_SECONDS
     try:
@@ -52,8 +54,10 @@ def drain(job_id: UUID) -> None:
                 return
             storage.require_writable()
             complete(other)
+    except OperationalError as error:
+        log.warning("database_unavailable", error=logs.describe(error))
     except storage.StorageError as error:
-        log.warning("storage_unavailable", error=str(error))  # the reaper sends another message
+        log.warning("storage_unavailable", error=str(error))
 
 
 def complete(job_id: UUID) -> None:
@@ -80,21 +84,34 @@ def attempt(job: Job, token: int) -> None:
         # Another worker has taken over, or the job was cancelled: no receipt references this attempt's object.
         log.warning("completion_lost")
         bundles.discard(bundles.folder_of_attempt(job, token))
-    except storage.StorageError as error:
-        if error.is_outage:
-            storage.suspect()
-        fail(job, token, str(error), is_refused=error.is_outage)
-    except bundles.FilesDiffer as error:
-        fail(job, token, error.detail, may_retry=False)
-    except Exception:
-        log.exception("unexpected_error")
-        CAUGHT.labels("completion").inc()
-        fail(job, token, "unexpected error")
+    except OperationalError:
+        raise
+    except Exception as error:
+        record_failure(job, token, error)
+        if isinstance(error, SoftTimeLimitExceeded):
+            raise
     except BaseException:
         # Shutdown: another worker can start now, and no attempt is counted.
         sql.scalar(RELEASE, job=job.job_id, token=token)
         wakeups.completion(job.job_id)
         raise
+
+
+def record_failure(job: Job, token: int, error: Exception) -> None:
+    """Record a failed attempt with the reason."""
+    match error:
+        case storage.StorageError():
+            if error.is_outage:
+                storage.suspect()
+            fail(job, token, str(error), is_refused=error.is_outage)
+        case bundles.FilesDiffer():
+            fail(job, token, error.detail, may_retry=False)
+        case SoftTimeLimitExceeded():
+            fail(job, token, "over the worker's time limit. The delivery `manifest` is faster")
+        case _:
+            log.error("unexpected_error", exc_info=error)
+            CAUGHT.labels("completion").inc()
+            fail(job, token, "unexpected error")
 
 
 def make_or_repair(job: Job, token: int, checkpoint: Callable[[], None]) -> bundles.Bundle | None:

@@ -64,6 +64,7 @@ def drain() -> None:
     deadline = time.monotonic() + DRAIN_SECONDS
     with (
         stop_without_servers(),
+        shutdown_first(),
         ThreadPoolExecutor(REUSE_THREADS) as pool,
         database.SourceSession() as session,
         WorkerSlot(session) as slot,
@@ -94,11 +95,24 @@ def export_chunks(slot: WorkerSlot) -> bool:
         except StorageRefused:
             storage.require_writable()  # raises StorageError if the storage refuses all writes
             PAUSES.begin(claims[0].dataset)
-        else:
-            PAUSES.end(claims[0].dataset)
     return has_exported
 
 
+@contextmanager
+def shutdown_first() -> Iterator[None]:
+    """Raise the SystemExit of a shutdown instead of an error that was raised while the worker was stopping."""
+    try:
+        yield
+    except (ExportError, OperationalError, storage.StorageError) as error:
+        cause = error.__context__
+        while cause is not None and not isinstance(cause, SystemExit):
+            cause = cause.__context__
+        if cause is not None:
+            raise cause from None
+        raise
+
+
+@shutdown_first()
 def run_batch(claims: list[Claim], slot: WorkerSlot, since: float) -> None:
     """Run claimed chunks of one job. Each chunk calls the source while the file of the previous chunk is uploaded.
 
@@ -266,6 +280,7 @@ def export(
             checkpoint()  # nor must it start a call
             for block in content:
                 upload.write(block)
+        checkpoint()  # after a long call, this also replaces a lost connection to the database
         number = upload_number(claim, since)  # not in the other thread, which would have to open a database connection
 
         def commit() -> None:
@@ -332,6 +347,8 @@ def prepare_call(claim: Claim, session: database.SourceSession) -> encoding.Cont
 
 
 def record_successes(ended: list[Ended]) -> None:
+    if any(each.result.source == Source.LIVE for each in ended):
+        PAUSES.end(ended[0].claim.dataset)
     progress = transitions.finish(store_in_pack([(each.claim, each.result) for each in ended]))
     finished = progress.chunk_ids if progress else ()
     for claim, result, seconds in ended:
@@ -456,20 +473,20 @@ def check_files(claims: list[Claim], pool: ThreadPoolExecutor, slot: WorkerSlot)
     try:
         slot.free()  # so that other workers can use it in the meantime
         found = list(zip(claims, pool.map(tracing.in_context(try_reuse), claims, for_packs(claims)), strict=True))
+        finish_reused([(claim, result) for claim, result in found if result])
+        queue_missing([claim for claim, result in found if not result])
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
-        queue_missing(claims)
+        queue_missing(claims)  # except those that have ended
         raise
-    finish_reused([(claim, result) for claim, result in found if result])
-    queue_missing([claim for claim, result in found if not result])
 
 
 def for_packs(claims: list[Claim]) -> Iterator[bool]:
     """Yield for each chunk whether its file fits into the batch's pack, whose size is limited to save memory.
 
-    A file that is alone is not packed.
+    A file that is alone is not packed, and none is while an outage of the storage is suspected.
     """
-    size, is_packed = 0, len(claims) > 1
+    size, is_packed = 0, len(claims) > 1 and not storage.is_suspected()
     for claim in claims:
         more = claim.known_file.bytes if claim.known_file else 0
         fits = is_packed and 0 < more <= min(packs.PACKED_BYTES, packs.BATCH_BYTES - size)
@@ -481,7 +498,10 @@ def try_reuse(claim: Claim, for_pack: bool) -> ChunkResult | None:  # noqa: FBT0
     """Return the reusable file, or None to export the chunk. Errors of the storage also return None."""
     try:
         return reuse(claim, for_pack=for_pack)
-    except storage.StorageError:
+    except storage.StorageError as error:
+        log.warning("file_not_checked", **ids_of(claim), error=str(error))
+        if error.is_outage:
+            storage.suspect()  # before the source is called for these chunks
         return None
 
 

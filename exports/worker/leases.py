@@ -7,7 +7,7 @@ fixed within a transaction. Conditions that use an index have `statement_timesta
 searched for a volatile value.
 
 All statements lock rows in this order: chunks by their IDs, slots, then the job's row. A claim locks a slot before a
-chunk, but with SKIP LOCKED, so it waits for neither. Each function runs one statement, which is atomic without a
+chunk, but with SKIP LOCKED, so it waits for neither. Each function writes with one statement, which is atomic without a
 transaction and needs one round trip.
 """
 

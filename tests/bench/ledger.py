@@ -3,8 +3,8 @@
 - A job of 2,000 chunks with 10 rows each, all read from the source into new objects by real workers: CPU time by
   purpose, WAL, statements, bytes of rows and indexes, and Valkey commands. The idle system is measured too. Another job
   runs through a proxy that counts requests to object storage.
-- Without workers: the time of a claim and of an end, with many slots and with many datasets, and the deletion rate of
-  old rows.
+- Without workers: the time of a claim and of an end, of one chunk and of a batch, with many slots and with many
+  datasets, and the deletion rate of old rows.
 
 This process submits the job. The tables are empty before, so that their sizes result from this job, including the dead
 row versions that claims and ends leave.
@@ -197,7 +197,7 @@ COUNTED = """
 SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0') AS "WAL: bytes",
        images AS "WAL: full-page images",
        pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS "transaction ids",
-       statements AS "statements", claims AS "statements: claims", looks AS "statements: file checks",
+       statements AS "statements", claims AS "statements: claims", looks AS "statements: searches for reusable chunks",
        ends AS "statements: ends", claim_ms AS "ms in the server: claims", end_ms AS "ms in the server: ends"
 FROM (
     SELECT sum(calls) AS statements, sum(wal_fpi) AS images,
@@ -205,8 +205,9 @@ FROM (
            sum(calls) FILTER (WHERE is_end) AS ends, sum(total_exec_time) FILTER (WHERE is_end) AS end_ms,
            sum(calls) FILTER (WHERE is_look) AS looks
     FROM (
-        SELECT *, starts_with(query, 'WITH alternation AS') AS is_claim, starts_with(query, 'WITH head AS') AS is_look,
-               starts_with(query, 'WITH ended AS') AND strpos(query, 'INSERT INTO exports_file') > 0 AS is_end
+        SELECT *, starts_with(query, 'WITH alternation AS') AS is_claim,
+               starts_with(query, 'SELECT id FROM exports_chunk WHERE status') AS is_look,
+               strpos(query, 'INSERT INTO exports_file') > 0 AS is_end
         FROM pg_stat_statements WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
     ) ours
 ) counts
@@ -332,8 +333,11 @@ def many_datasets() -> Iterator[None]:
 
 def times_alone(scene: Scene, rounds: int, times: int) -> dict[str, StatementTimes]:
     """Measure claims, ends, and wake-up messages without other load, alternating between states."""
+    one = f"{settings.SLUICE.export_db_slots} slots, 1 dataset"
+    batch = f"{one}, batches of {leases.MAX_BATCH}"
     states: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
-        f"{settings.SLUICE.export_db_slots} slots, 1 dataset": nullcontext,
+        one: nullcontext,
+        batch: nullcontext,
         f"{MANY_SLOTS:,} slots, one of them free": many_slots,
         f"{MANY_DATASETS} datasets": many_datasets,
     }
@@ -342,16 +346,18 @@ def times_alone(scene: Scene, rounds: int, times: int) -> dict[str, StatementTim
         for name, state in states.items():
             scene.reset()
             with state():
-                measure_alone(scene, measurements[name], times)
+                measure_alone(scene, measurements[name], times, size=leases.MAX_BATCH if name == batch else 1)
             log_progress(
                 f"{name}: claim {measurements[name].claims[-1]:.2f} ms, end {measurements[name].ends[-1]:.2f} ms"
             )
     return measurements
 
 
-def measure_alone(scene: Scene, measurements: StatementTimes, times: int) -> None:
-    """Claim and finish chunks like a worker, with prepared statements. Then send one wake-up message per slot."""
-    scene.submit(times)
+def measure_alone(scene: Scene, measurements: StatementTimes, times: int, size: int) -> None:
+    """Claim and finish batches like a worker, with prepared statements. Then send one wake-up message per slot."""
+    left_to_others = 0 if size == 1 else size * settings.SLUICE.export_db_slots
+    scene.submit(times * size + left_to_others)
+    sizes = {} if size == 1 else {scene.dataset.name: size}
     own: Any = connection
     own.close()
     own.close_pool()  # including prepared statements, like a worker after each task
@@ -359,12 +365,13 @@ def measure_alone(scene: Scene, measurements: StatementTimes, times: int) -> Non
     held: int | None = None
     for _ in range(times):
         began = time.perf_counter()
-        (claim,) = leases.claim_batch(backend="bench", sizes={}, held=held)
+        batch = leases.claim_batch(backend="bench", sizes=sizes, held=held)
         claimed = time.perf_counter()
-        assert transitions.finish([(claim, result_of(claim))])
+        assert len(batch) == size
+        assert transitions.finish([(claim, result_of(claim)) for claim in batch])
         claims.append(1000 * (claimed - began))
         ends.append(1000 * (time.perf_counter() - claimed))
-        held = claim.token
+        held = batch[0].token
     transitions.free_slots([held] if held else [])
     began = time.perf_counter()
     wakeups.chunks(waiting=MANY_SLOTS)

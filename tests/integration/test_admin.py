@@ -22,7 +22,9 @@ from exports.admin.errors import FOR_STAFF, advice_on
 from exports.core.errors import EXPLANATIONS
 from exports.delivery import links
 from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt, Slot
+from exports.worker import leases, transitions
 from tests.conftest import browser_of, change_settings
+from tests.integration.factories import make_job, result_of
 from tests.integration.staff import list_of, messages_of, page_of, text_of
 
 MODELS = ("job", "chunk", "file", "receipt", "link", "download", "dataset", "slot", "tick")
@@ -90,6 +92,18 @@ def test_it_marks_slots_that_claims_skip(pages: Client, slots: int, dataset: Dat
     unused = {str(slot) for slot, text in states.items() if "not in use" in text}
     assert unused == {f"all #{limit + 1}", f"{dataset} #2"}
     assert text_of(pages.get(list_of("slot"))).count("not in use") == 2
+
+
+def test_a_slot_shows_its_running_chunk(pages: Client, dataset: Dataset, alice: User) -> None:
+    """The first chunk of a batch may have ended."""
+    make_job(dataset, alice, 20)
+    first, second = leases.claim_batch(backend="test", sizes={dataset.name: 2})
+    transitions.finish([(first, result_of(first))])
+    slot = Slot.objects.held().get()
+    for page in (page_of(slot), list_of("slot")):
+        text = text_of(pages.get(page))
+        assert page_of(Chunk.objects.get(pk=second.chunk_id)) in text
+        assert page_of(Chunk.objects.get(pk=first.chunk_id)) not in text
 
 
 @pytest.mark.slow

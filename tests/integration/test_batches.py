@@ -4,12 +4,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any
 
 import psycopg
 import pytest
+from celery.exceptions import SoftTimeLimitExceeded
 from django.conf import LazySettings
+from django.conf import settings as django_settings
 from django.contrib.auth.models import User
 from django.db import OperationalError, connection, transaction
 from django.db.backends.signals import connection_created
@@ -475,6 +477,41 @@ def test_a_shutdown_during_an_upload_loses_no_file(alone: Dataset, alice: User, 
     assert not Slot.objects.held().exists()
 
 
+@pytest.mark.parametrize("cleanup", ["upload", "release", "record"])
+def test_an_error_does_not_end_a_shutdown(
+    alone: Dataset, alice: User, proxy: faulty_s3.Proxy, monkeypatch: pytest.MonkeyPatch, cleanup: str
+) -> None:
+    """C4: otherwise, the worker would claim more chunks, and be killed while it exports them."""
+    job = make_job(alone, alice, 24)
+    claims = claim_batch(6)
+
+    def fail(*_given: object) -> None:
+        raise OperationalError("gone")
+
+    if cleanup == "upload":
+        proxy.inject("PUT", claims[1].path, faulty_s3.answer_500, times=9)
+    else:
+        monkeypatch.setattr(*{"release": (transitions, "release"), "record": (transitions, "finish")}[cleanup], fail)
+    with InterruptedSession(SystemExit()) as session, pytest.raises(SystemExit):
+        run_with(session, claims)
+    expected = {
+        "upload": ["done", "retrying", *["pending"] * 4],
+        "release": ["done", "done", *["running"] * 4],
+        "record": ["running", "running", "pending", *["running"] * 3],
+    }
+    assert statuses(job)[:6] == expected[cleanup]
+
+
+def test_the_time_limit_of_a_worker_ends_a_chunk(alone: Dataset, alice: User) -> None:
+    job = make_job(alone, alice, 24)
+    with InterruptedSession(SoftTimeLimitExceeded()) as session, pytest.raises(SoftTimeLimitExceeded):
+        run_with(session, claim_batch(6))
+    assert statuses(job)[:6] == ["done", "done", "retrying", *["pending"] * 3]
+    chunk = job.chunks.get(status="retrying")
+    assert (chunk.attempts, chunk.error_code) == (1, "EXPORT_WORKER_LOST")
+    assert chunk.error_detail == "over the worker's time limit"
+
+
 # ---- Stopping workers -----------------------------------------------------------------------------------------------
 
 
@@ -511,6 +548,42 @@ def test_a_lost_database_connection_leaves_the_batch_to_its_lease(alone: Dataset
     assert statuses(job)[:6] == ["done", "done", "running", "pending", "pending", "pending"]
     Chunk.objects.filter(status="running").update(lease_until="2000-01-01T00:00Z")
     assert [chunk.status for chunk in lost_leases.reclaim_batch(batch=10)] == ["pending"]
+
+
+class DisconnectingSession(database.SourceSession):
+    """A session that ends the thread's connection to the main database before its first call."""
+
+    is_connected = True
+
+    def stream(self, *args: Any, **options: Any) -> CopyStream:
+        if self.is_connected:
+            self.is_connected = False
+            with psycopg.connect(django_settings.SLUICE.database_url.get_secret_value(), autocommit=True) as other:
+                other.execute("SELECT pg_terminate_backend(%s, 10000)", [connection.connection.info.backend_pid])
+        return super().stream(*args, **options)
+
+
+@pytest.mark.usefixtures("empty_bucket")  # a conflict with another file would need the database, too
+@pytest.mark.parametrize("chunks", [1, 6])
+@pytest.mark.parametrize("duration", ["short", "long"])
+def test_a_lost_database_connection_repeats_no_call(
+    alone: Dataset, alice: User, source_db: psycopg.Connection, chunks: int, duration: str
+) -> None:
+    """I1: a proxy closed the connection during the call. The heartbeat has its own connections, so the lease is valid.
+
+    After a long call, the worker renews the lease, and connects again if that fails.
+    """
+    if duration == "long":
+        replace_function(source_db, "IF effective_date = '2024-02-28' THEN PERFORM pg_sleep(1.1); END IF;")
+    job = make_job(alone, alice, chunks)
+    expected = nullcontext() if duration == "long" else pytest.raises(OperationalError)
+    with DisconnectingSession() as session, expected:
+        run_with(session, claim_batch(chunks))
+
+    assert not session.is_connected
+    assert set(job.chunks.values_list("status", "attempts", "source")) == {("done", 1, "live")}
+    if duration == "long":  # otherwise, the slot may be left to its lease
+        assert not Slot.objects.held().exists()
 
 
 def test_no_call_follows_a_call_that_lost_its_connection(
@@ -659,8 +732,8 @@ def test_a_shutdown_frees_the_slot_before_it_wakes_a_worker(
     assert free[-1]
 
 
-@pytest.mark.parametrize("place", ["free", "claim"])
-def test_a_shutdown_before_files_are_checked_leaves_no_chunk_running(
+@pytest.mark.parametrize("place", ["free", "claim", "record"])
+def test_a_shutdown_while_files_are_checked_leaves_no_chunk_running(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     make_job(dataset, alice, 2)
@@ -670,7 +743,9 @@ def test_a_shutdown_before_files_are_checked_leaves_no_chunk_running(
     def stop(*_given: object, **_options: object) -> None:
         raise SystemExit
 
-    target = {"free": (WorkerSlot, "free"), "claim": (execution, "try_reuse")}[place]
+    target = {
+        "free": (WorkerSlot, "free"), "claim": (execution, "try_reuse"), "record": (packs, "store_batch"),
+    }[place]  # fmt: skip
     with database.SourceSession() as session, ThreadPoolExecutor(1) as pool, monkeypatch.context() as patch:
         patch.setattr(*target, stop)
         with pytest.raises(SystemExit):

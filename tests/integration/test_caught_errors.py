@@ -85,7 +85,7 @@ def test_an_unexpected_error_ends_an_attempt_of_a_completion(
 
     job.refresh_from_db()
     assert (job.status, job.error_detail, job.completion_token) == ("running", "unexpected error", None)
-    assert errors(lines, "unexpected_error") == ["active"]
+    assert errors(lines, "unexpected_error") == ["Unforeseen"]
     assert caught_errors("completion") == before + 1
 
 

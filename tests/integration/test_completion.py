@@ -22,9 +22,10 @@ from uuid import uuid4
 import psycopg
 import pytest
 import zstandard
+from celery.exceptions import SoftTimeLimitExceeded
 from django.conf import LazySettings
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import OperationalError, connection
 from django.db.models import F
 from django.db.models.functions import Now
 from django.test import Client
@@ -549,6 +550,43 @@ def test_graceful_shutdown_hands_the_completion_to_another_worker(
         completion.complete(job.pk)
     job.refresh_from_db()
     assert (job.completion_attempts, job.completion_token, completion.unclaimed_jobs()) == (0, None, [job.pk])
+
+
+def interrupt_bundle(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def interrupted(*_args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(bundles, "make", interrupted)
+
+
+def test_the_time_limit_of_a_worker_ends_an_attempt(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(dataset, alice, 1)
+    execution.drain()
+    interrupt_bundle(monkeypatch, SoftTimeLimitExceeded())
+    with pytest.raises(SoftTimeLimitExceeded):
+        completion.drain(job.pk)
+    job.refresh_from_db()
+    assert (job.status, job.completion_attempts, job.completion_token) == ("running", 1, None)
+    assert job.error_detail.startswith("over the worker's time limit")
+
+
+def test_a_lost_database_connection_leaves_the_completion_to_its_lease(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(dataset, alice, 1)
+    execution.drain()
+    with monkeypatch.context() as patch:
+        interrupt_bundle(patch, OperationalError("gone"))
+        completion.drain(job.pk)
+    job.refresh_from_db()
+    assert (job.status, job.error_code, completion.unclaimed_jobs()) == ("running", "", [])
+
+    Job.objects.update(completion_lease_until="2000-01-01T00:00Z")
+    completion.drain(job.pk)
+    job.refresh_from_db()
+    assert job.status == "success"
 
 
 # ---- Links ----------------------------------------------------------------------------------------------------------

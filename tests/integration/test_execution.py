@@ -142,6 +142,22 @@ def test_a_missing_or_changed_file_is_exported_again(dataset: Dataset, alice: Us
     assert list(Chunk.objects.values_list("source", flat=True)) == ["live", "live"]
 
 
+@pytest.mark.slow
+def test_no_file_is_exported_again_because_of_an_outage_of_the_storage(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, proxy: faulty_s3.Proxy
+) -> None:
+    """A40: the file may exist, and a new one could not be stored."""
+    count_calls(source_db, dataset)
+    make_job(dataset, alice, 2)
+    execution.drain()
+    for method in ("GET", "HEAD", "PUT"):
+        proxy.inject(method, "", faulty_s3.answer_500, times=1000)
+    again = make_job(dataset, alice, 2)
+    execution.drain()
+    assert calls(source_db) == 2
+    assert set(again.chunks.values_list("status", "attempts")) == {("pending", 0)}
+
+
 def test_fresh_exports_reuse_no_file(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
     """A16: the jobs have `reuse: never`."""
     count_calls(source_db, dataset)

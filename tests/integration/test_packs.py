@@ -307,6 +307,8 @@ def test_a_pack_of_reused_files_takes_bounded_memory(job: Job, alice: User, monk
     again = make_job(job.dataset, alice, 7, delivery="manifest")
     claims = leases.claim_reusable(batch=10)
     assert list(execution.for_packs(claims)) == [True] * 3 + [False] * 4
+    storage.suspect()
+    assert list(execution.for_packs(claims)) == [False] * 7, "files were read that cannot be packed"
     outcomes.release(claims)
     execution.drain()
     completion.complete(again.pk)

@@ -2,6 +2,7 @@
 
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
@@ -10,7 +11,9 @@ from exports.models import Dataset
 from exports.worker import execution
 from tests.conftest import change_settings
 from tests.integration import faulty_s3
-from tests.integration.factories import make_job
+from tests.integration.factories import claim_one, make_job
+from tests.integration.test_batches import run
+from tests.integration.test_execution import replace_function
 
 CHUNKS = 40
 
@@ -49,3 +52,18 @@ def test_a_paused_dataset_continues_when_its_files_are_accepted(
         execution.drain()
     assert execution.PAUSES.datasets() == []
     assert not job.chunks.exclude(attempts=1).exists()
+
+
+def test_only_a_stored_file_ends_a_pause(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
+    make_job(dataset, alice, 2)
+    first, second = claim_one(backend="test"), claim_one(backend="test")
+    assert first
+    assert second
+    execution.PAUSES.begin(dataset.name)
+    replace_function(source_db, "RAISE 'no';")
+    run([first])
+    assert execution.PAUSES.datasets() == [dataset.name]
+
+    replace_function(source_db, "")
+    run([second])
+    assert execution.PAUSES.datasets() == []

@@ -5,6 +5,7 @@ import hashlib
 import logging
 import multiprocessing
 import os
+import queue
 import resource
 import subprocess
 import sys
@@ -430,6 +431,30 @@ def test_a_commit_whose_upload_was_aborted_sends_nothing(key: str) -> None:
     with pytest.raises(ValueError, match="has ended"):
         upload.commit()
     assert storage.head(key) is None
+
+
+def test_an_abort_during_the_end_of_an_upload_stops_its_threads(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal may abort the upload just after a thread took the end marker that the other thread also needs."""
+    taken, may_continue = threading.Event(), threading.Event()
+
+    class PausingQueue(queue.Queue[Any]):
+        def get(self, *given: Any, **options: Any) -> Any:
+            item = super().get(*given, **options)
+            if item is None:
+                taken.set()
+                may_continue.wait(10)
+            return item
+
+    monkeypatch.setattr(queue, "Queue", PausingQueue)
+    upload = parts.Multipart(key, headers={}, digest=hashlib.sha256(), checkpoint=lambda: None)
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(upload.finish)
+        assert taken.wait(10)
+        aborted = pool.submit(upload.abort)
+        wait_until(upload._waiting.full)
+        may_continue.set()
+        aborted.result(10)
+    assert not any(thread.is_alive() for thread in upload._senders)
 
 
 def test_an_abort_is_idempotent_and_final(key: str) -> None:
@@ -965,3 +990,21 @@ def test_concurrent_threads_share_one_client() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(map(id, list(pool.map(connect, range(8)))))) == 1
+
+
+# ---- Writability ----------------------------------------------------------------------------------------------------
+
+
+def test_the_probe_of_a_worker_requests_encryption(proxy: Proxy) -> None:
+    """A bucket policy may refuse writes that do not, and then no worker would start."""
+    requested: list[str | None] = []
+
+    def record(handler: faulty_s3.Handler, body: bytes) -> None:
+        requested.append(handler.headers.get("x-amz-server-side-encryption"))
+        handler.answer(*handler.forward(body))
+
+    proxy.inject("PUT", "_receipts/probe/", record)
+    storage.suspect()
+    storage.require_writable()
+    assert requested == ["AES256"]
+    assert not storage.is_suspected()

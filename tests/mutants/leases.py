@@ -14,6 +14,7 @@ RETENTION = partial(Mutant, file="exports/maintenance/retention.py")
 PERIODIC = partial(Mutant, file="exports/maintenance/periodic.py")
 HEARTBEAT = partial(Mutant, file="config/platform/heartbeat.py")
 SESSION = partial(Mutant, file="exports/source/database.py")
+EXECUTION = partial(Mutant, file="exports/worker/execution.py")
 
 leases = partial(tests_of, "tests/integration/test_leases.py")
 batches = partial(tests_of, "tests/integration/test_batches.py")
@@ -168,9 +169,8 @@ MUTANTS = [
         new=":",
         tests=batches("no_call_follows_a_call_that_lost_its_connection"),
     ),
-    Mutant(
+    EXECUTION(
         name="do not look for chunks again after the slot was freed",
-        file="exports/worker/execution.py",
         old="            has_exported |= slot.free()\n",
         new="            slot.free()\n",
         tests=batches("a_worker_checks_for_chunks_after_freeing_its_slot"),
@@ -187,9 +187,8 @@ MUTANTS = [
         new="",
         tests=batches("a_worker_without_a_chunk_closes_its_connection"),
     ),
-    Mutant(
+    EXECUTION(
         name="hold the slot while files are checked for reuse",
-        file="exports/worker/execution.py",
         old="        slot.free()  # so that other workers can use it in the meantime\n",
         new="",
         tests=batches("a_worker_checks_files_without_its_slot"),
@@ -354,6 +353,31 @@ MUTANTS = [
         old='        "client_connection_check_interval=1000",\n',
         new="",
         tests=tests_of("tests/chaos/test_workers.py", "the_query_of_a_killed_worker_ends_and_its_chunk_is_retried"),
+    ),
+    Mutant(
+        name="keep a lost database connection until the end of the task",
+        file="config/platform/db/base.py",
+        old="self.connection.closed and not self.in_atomic_block",
+        new="False",
+        tests=batches("a_lost_database_connection_repeats_no_call"),
+    ),
+    EXECUTION(
+        name="let an error of the cleanup end a shutdown",
+        old="            raise cause from None\n",
+        new="            pass\n",
+        tests=batches("an_error_does_not_end_a_shutdown"),
+    ),
+    EXECUTION(
+        name="keep the chunks of an interrupted check for reuse",
+        old="cancel_futures=True)\n        queue_missing(claims)",
+        new="cancel_futures=True)",
+        tests=batches("a_shutdown_while_files_are_checked_leaves_no_chunk_running"),
+    ),
+    EXECUTION(
+        name="continue the pause of a dataset after a file was stored",
+        old="        PAUSES.end(ended[0].claim.dataset)\n",
+        new="        pass\n",
+        tests=tests_of("tests/integration/test_pauses.py", "only_a_stored_file_ends_a_pause"),
     ),
     SESSION(
         name="keep the state of a call that is aborted during its reset",

@@ -382,8 +382,8 @@ def test_a_part_of_a_number_is_never_sure(amount: Decimal, notation: str, data: 
         is_same = isinstance(value, Decimal) and value == amount
         if is_same or (isinstance(value, str) and part == text):
             continue
-        if isinstance(value, str) and Decimal(digits) in (amount, amount * 100):
-            continue
+        if isinstance(value, str) and Decimal(f"{'-' * value.startswith('-')}{digits}") in (amount, amount * 100):
+            continue  # -25 is -25.00
         if isinstance(value, str) and value.rstrip("0") == text.rstrip("0"):
             continue  # -14.5 is -14.50, and 25.0 is 25.00
         found = citations({"value": value}, {"/value": part}, pages=[f"Amount {text} due"])["/value"]

@@ -80,6 +80,16 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     ops_class = Operations
 
+    def ensure_connection(self) -> None:
+        """Connect if there is no connection, or if it was lost outside a transaction.
+
+        Django replaces a lost connection only between requests and between tasks. A worker may need the database again
+        after a call of several minutes.
+        """
+        if self.connection is not None and self.connection.closed and not self.in_atomic_block:
+            self.close()
+        super().ensure_connection()
+
     def preparing_cursor(self) -> CursorWrapper:
         """Return a cursor for statements that run often enough for their planning time to matter."""
         self.ensure_connection()

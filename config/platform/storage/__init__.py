@@ -1,8 +1,9 @@
 """Object storage: the only package, apart from `config.dev`, that uses boto3.
 
 All functions use the bucket of the settings and accept object keys. ETags have no quotes, unlike in the HTTP header.
-A failed request is retried once, immediately; further retries are up to the caller. Messages and log lines never
-contain a key, because it reveals what was exported. They contain its `config.platform.observability.logs.path_hash`.
+A failed request is retried once, immediately, or twice if obstore sent it first; further retries are up to the caller.
+Messages and log lines never contain a key, because it reveals what was exported. They contain its
+`config.platform.observability.logs.path_hash`.
 """
 
 from config.platform.storage.clients import (

@@ -204,12 +204,17 @@ class Multipart:
         self._failure = self._failure or UploadFailed("the upload was aborted")
         self._aborted = True
         empty(self._waiting)
-        self._waiting.put(None)
+        self._put_end()
         if not self._join():
             log.warning("upload_still_sending", path_hash=logs.path_hash(self.key))
         self.free()
         if self.id:
             abort_quietly(self.key, self.id)
+
+    def _put_end(self) -> None:
+        """Put the end marker into the queue, unless it is there already."""
+        with contextlib.suppress(queue.Full):
+            self._waiting.put_nowait(None)
 
     def free(self) -> None:
         """Release the buffers. Exceptions, even of retried requests, keep them alive until garbage collection."""
@@ -243,7 +248,7 @@ class Multipart:
         with self._turn:
             part = self._waiting.get()
             if part is None:
-                self._waiting.put(None)  # the end marker, for the other threads
+                self._put_end()  # for the other threads
             elif self._failure is None:
                 self._digest.update(part.view)
                 self._record(self._checkpoint)

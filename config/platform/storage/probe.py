@@ -121,7 +121,7 @@ def excess_permissions(key: str) -> list[str]:
     own: dict[str, Any] = {"Bucket": bucket(), "Key": key}
     attempts: dict[str, Callable[[], object]] = {
         "list": lambda: s3.list_objects_v2(Bucket=bucket(), Prefix=PREFIX, MaxKeys=1),
-        "write": lambda: s3.put_object(**own, Body=CONTENT),
+        "write": lambda: s3.put_object(**own, Body=CONTENT, **ENCRYPTED),
         "delete": lambda: s3.delete_object(**own),
     }
     return [name for name, call in attempts.items() if is_allowed(call)]

@@ -9,6 +9,7 @@ from contextlib import suppress
 from uuid import uuid4
 
 from config.platform.storage.clients import bucket, connect, main_profile
+from config.platform.storage.commits import ENCRYPTED
 from config.platform.storage.errors import StorageError, attempt
 
 # The sweep deletes leftover objects with this prefix, and does not count them as TTL violations.
@@ -35,7 +36,8 @@ def require_writable() -> None:
         return
     client = connect(main_profile()._replace(connect_seconds=1, read_seconds=5))
     key = f"{PREFIX}{uuid4().hex}"
-    attempt(lambda: client.put_object(Bucket=bucket(), Key=key, Body=b"A probe of a worker. It may be deleted.\n"))
+    content = b"A probe of a worker. It may be deleted.\n"
+    attempt(lambda: client.put_object(Bucket=bucket(), Key=key, Body=content, **ENCRYPTED))
     suspected.clear()
     with suppress(StorageError):  # the sweep deletes it
         attempt(lambda: client.delete_object(Bucket=bucket(), Key=key))
