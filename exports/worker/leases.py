@@ -123,6 +123,8 @@ WITH alternation AS MATERIALIZED (
 # More chunks of the same job, if the dataset's chunks take only milliseconds. They share a slot, because they run one
 # after another. A batch takes at most its share of the waiting chunks, so that other workers also have work. A chunk
 # whose last attempt was lost runs alone, because it may have killed its worker.
+# IS NOT TRUE and ORDER BY seq make the planner use the index `exports_chunk_of_status`. Until statistics include a new
+# job, it expects few waiting chunks, and would otherwise read all of them by the index `exports_chunk_ready`.
 MORE = """
 , wanted AS MATERIALIZED (
     SELECT job_id, chunk_id, coalesce((%(sizes)s::jsonb ->> dataset)::int, 1) AS size,
@@ -133,15 +135,15 @@ MORE = """
     FROM wanted CROSS JOIN LATERAL (
         SELECT count(*) AS chunks FROM (
             SELECT FROM exports_chunk c
-            WHERE c.job_id = wanted.job_id AND c.status = 'pending' AND NOT c.reusable
-            LIMIT least(wanted.size * wanted.workers, %(max_counted)s)
+            WHERE c.job_id = wanted.job_id AND c.status = 'pending' AND c.reusable IS NOT TRUE
+            ORDER BY c.seq LIMIT least(wanted.size * wanted.workers, %(max_counted)s)
         ) counted
     ) waiting
 ), more AS MATERIALIZED (
     SELECT id FROM (
         SELECT id FROM exports_chunk c
-        WHERE c.job_id = (SELECT job_id FROM wanted) AND c.status = 'pending' AND NOT c.reusable AND c.attempts = 0
-          AND c.id <> (SELECT chunk_id FROM wanted)
+        WHERE c.job_id = (SELECT job_id FROM wanted) AND c.status = 'pending' AND c.reusable IS NOT TRUE
+          AND c.attempts = 0 AND c.id <> (SELECT chunk_id FROM wanted)
         ORDER BY c.seq LIMIT (SELECT greatest(more, 0) FROM share) FOR UPDATE SKIP LOCKED
     ) next LIMIT %(max_chunks)s
 )

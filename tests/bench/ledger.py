@@ -399,12 +399,15 @@ def cleanup_rates(scene: Scene, chunks: int) -> dict[str, float]:
     """Return the rows per second that the sweep and the purge delete, for jobs of the maximum size."""
     scene.reset()
     growth.create_ended_chunks(scene.dataset, scene.user, chunks)
-    Job.objects.update(finished_at=timezone.now() - timedelta(days=settings.SLUICE.export_job_retention_days + 1))
-    rates = {
-        "events deleted": chunks / seconds_of(retention.delete_old_events),
-        "chunks purged": chunks / seconds_of(retention.purge_jobs),
-    }
+    ended_at = timezone.now() - timedelta(days=settings.SLUICE.export_job_retention_days + 1)
+    Job.objects.update(finished_at=ended_at)
+    for job in Job.objects.all():
+        Event.objects.create(job=job, seq=job.event_seq, kind=Event.Kind.STATUS, status=JobStatus.SUCCESS)
+    Event.objects.update(at=ended_at, told_at=ended_at)
+    growth.run_statements("VACUUM ANALYZE exports_event")
+    rates = {"events deleted": chunks / seconds_of(retention.delete_old_events)}
     assert not Event.objects.exists(), "events remain"
+    rates["chunks purged"] = chunks / seconds_of(retention.purge_jobs)
     assert not Chunk.objects.exists(), "chunks remain"
     log_progress(", ".join(f"{name}: {speed:,.0f}/s" for name, speed in rates.items()))
     return rates

@@ -67,7 +67,7 @@ class Load:
 
 
 SLOW = Load(name="slow", title="calls of 0.2 s", rows=100, rate=5, most=16)
-CHEAP = Load(name="cheap", title="cheap calls", rows=10, rate=150, most=4)
+CHEAP = Load(name="cheap", title="cheap calls", rows=10, rate=800, most=4)
 LOADS = (SLOW, CHEAP)
 
 

@@ -32,6 +32,7 @@ from tests.broker import lose_messages, queued
 from tests.conftest import change_settings
 from tests.integration import faulty_s3, outcomes
 from tests.integration.factories import claim_one, make_job, result_of
+from tests.integration.plans import nodes, plans_of, rows_of
 from tests.integration.test_execution import replace_function
 from tests.integration.test_leases import in_threads
 from tests.waiting import wait_until
@@ -130,6 +131,19 @@ def test_a_batch_has_no_chunk_of_a_lost_worker(dataset: Dataset, alice: User) ->
     again = claim_batch(9)
     assert len(again) == 9
     assert not {claim.chunk_id for claim in again} & {claim.chunk_id for claim in lost}
+
+
+def test_a_claim_reads_few_chunks_of_a_job_that_statistics_do_not_include_yet(dataset: Dataset, alice: User) -> None:
+    """P6: autovacuum updates the statistics up to a minute after a job is submitted."""
+    actions.cancel(make_job(dataset, alice, 10_000))
+    with connection.cursor() as cursor:
+        cursor.execute("REINDEX INDEX exports_chunk_ready; ANALYZE exports_chunk")
+    make_job(dataset, alice, 5000, key="LGA")
+
+    plans = [plan for _, plan in plans_of(lambda _: claim_batch(8))]
+    reads = [rows_of(node) for plan in plans for node in nodes(plan) if node.get("Relation Name") == "exports_chunk"]
+    assert reads
+    assert max(reads) <= 8 * Slot.objects.filter(dataset=None).count()
 
 
 def test_a_retry_runs_alone(dataset: Dataset, alice: User) -> None:

@@ -81,8 +81,8 @@ MUTANTS = [
     ),
     CLAIMS(
         name="claim a chunk that was lost before as part of a batch",
-        old="AND NOT c.reusable AND c.attempts = 0",
-        new="AND NOT c.reusable",
+        old="AND c.attempts = 0 AND c.id <>",
+        new="AND c.id <>",
         tests=batches("a_batch_has_no_chunk_of_a_lost_worker"),
     ),
     BATCHES(
@@ -378,6 +378,12 @@ MUTANTS = [
         old="        PAUSES.end(ended[0].claim.dataset)\n",
         new="        pass\n",
         tests=tests_of("tests/integration/test_pauses.py", "only_a_stored_file_ends_a_pause"),
+    ),
+    CLAIMS(
+        name="read all waiting chunks of a job for a batch",
+        old="c.status = 'pending' AND c.reusable IS NOT TRUE\n          AND",
+        new="c.status = 'pending' AND NOT c.reusable\n          AND",
+        tests=batches("a_claim_reads_few_chunks_of_a_job_that_statistics_do_not_include_yet"),
     ),
     SESSION(
         name="keep the state of a call that is aborted during its reset",
