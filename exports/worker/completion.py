@@ -20,7 +20,7 @@ from structlog.contextvars import bound_contextvars
 from config.platform import storage
 from config.platform.db import sql
 from config.platform.heartbeat import LeaseLost
-from config.platform.observability import logs, tracing
+from config.platform.observability import tracing
 from config.platform.observability.metrics import CAUGHT
 from config.platform.webhooks.wakeups import wake_senders
 from exports.core import events, metrics, wakeups
@@ -31,6 +31,7 @@ from exports.models import Job
 from exports.worker import transitions
 from exports.worker.adoption import adopt
 from exports.worker.heartbeat import heartbeat
+from exports.worker.stops import stop_without_servers
 
 log = structlog.get_logger(__name__)
 
@@ -41,11 +42,10 @@ DRAIN_SECONDS = 5
 def drain(job_id: UUID) -> None:
     """Complete a job, and then other jobs that are ready, until DRAIN_SECONDS have passed.
 
-    So a job whose message was lost need not wait until a full queue of messages is processed. If the database or the
-    storage is unavailable, stop: the reaper sends another message.
+    So a job whose message was lost need not wait until a full queue of messages is processed.
     """
     deadline = time.monotonic() + DRAIN_SECONDS
-    try:
+    with stop_without_servers():
         storage.require_writable()
         complete(job_id)
         for other in unclaimed_jobs():
@@ -54,10 +54,6 @@ def drain(job_id: UUID) -> None:
                 return
             storage.require_writable()
             complete(other)
-    except OperationalError as error:
-        log.warning("database_unavailable", error=logs.describe(error))
-    except storage.StorageError as error:
-        log.warning("storage_unavailable", error=str(error))
 
 
 def complete(job_id: UUID) -> None:
@@ -107,7 +103,7 @@ def record_failure(job: Job, token: int, error: Exception) -> None:
         case bundles.FilesDiffer():
             fail(job, token, error.detail, may_retry=False)
         case SoftTimeLimitExceeded():
-            fail(job, token, "over the worker's time limit. The delivery `manifest` is faster")
+            fail(job, token, 'over the worker\'s time limit. The delivery "manifest" is faster')
         case _:
             log.error("unexpected_error", exc_info=error)
             CAUGHT.labels("completion").inc()

@@ -44,6 +44,7 @@ from exports.worker.heartbeat import heartbeat
 from exports.worker.leases import Claim, KnownFile
 from exports.worker.pauses import DatasetPauses
 from exports.worker.slot import WorkerSlot
+from exports.worker.stops import shutdown_first, stop_without_servers
 from exports.worker.transitions import ChunkResult, JobProgress
 
 log = structlog.get_logger(__name__)
@@ -64,7 +65,6 @@ def drain() -> None:
     deadline = time.monotonic() + DRAIN_SECONDS
     with (
         stop_without_servers(),
-        shutdown_first(),
         ThreadPoolExecutor(REUSE_THREADS) as pool,
         database.SourceSession() as session,
         WorkerSlot(session) as slot,
@@ -98,20 +98,6 @@ def export_chunks(slot: WorkerSlot) -> bool:
     return has_exported
 
 
-@contextmanager
-def shutdown_first() -> Iterator[None]:
-    """Raise the SystemExit of a shutdown instead of an error that was raised while the worker was stopping."""
-    try:
-        yield
-    except (ExportError, OperationalError, storage.StorageError) as error:
-        cause = error.__context__
-        while cause is not None and not isinstance(cause, SystemExit):
-            cause = cause.__context__
-        if cause is not None:
-            raise cause from None
-        raise
-
-
 @shutdown_first()
 def run_batch(claims: list[Claim], slot: WorkerSlot, since: float) -> None:
     """Run claimed chunks of one job. Each chunk calls the source while the file of the previous chunk is uploaded.
@@ -142,22 +128,6 @@ def stepper(steps: Iterator[None]) -> Callable[[], None]:
 
 def ids_of(claim: Claim) -> dict[str, str | int]:
     return {"job_id": str(claim.job_id), "chunk_id": claim.chunk_id}
-
-
-@contextmanager
-def stop_without_servers() -> Iterator[None]:
-    """Stop early if the database is unavailable, the source refuses connections, or the storage refuses writes.
-
-    The reaper wakes a worker later.
-    """
-    try:
-        yield
-    except SourceConnectionsExhausted:
-        log.warning("source_full")
-    except OperationalError as error:
-        log.warning("database_unavailable", error=logs.describe(error))
-    except storage.StorageError as error:
-        log.warning("storage_unavailable", error=str(error))
 
 
 def run_chunk(claim: Claim, session: database.SourceSession, batch: Batch, since: float) -> Iterator[None]:

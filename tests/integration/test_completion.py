@@ -552,7 +552,18 @@ def test_graceful_shutdown_hands_the_completion_to_another_worker(
     assert (job.completion_attempts, job.completion_token, completion.unclaimed_jobs()) == (0, None, [job.pk])
 
 
-def interrupt_bundle(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_an_error_does_not_end_the_shutdown_of_a_completion(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(dataset, alice, 1)
+    execution.drain()
+    interrupt_bundle(monkeypatch, SystemExit())
+    monkeypatch.setattr(completion, "RELEASE", "SELECT pg_terminate_backend(pg_backend_pid())")
+    with pytest.raises(SystemExit):
+        completion.drain(job.pk)
+
+
+def interrupt_bundle(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def interrupted(*_args: object) -> None:
         raise error
 

@@ -361,8 +361,9 @@ MUTANTS = [
         new="False",
         tests=batches("a_lost_database_connection_repeats_no_call"),
     ),
-    EXECUTION(
+    Mutant(
         name="let an error of the cleanup end a shutdown",
+        file="exports/worker/stops.py",
         old="            raise cause from None\n",
         new="            pass\n",
         tests=batches("an_error_does_not_end_a_shutdown"),
