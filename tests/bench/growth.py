@@ -228,9 +228,10 @@ def report_windows(report: Report, windows: dict[str, list[float]], states: Sequ
     for name, cost in costs.items():
         if name != first:
             report.bound("P6", f"cost per chunk: {name}, relative to {first}", cost / costs[first], GROWTH)
-    ended = [float(state.ended) for state in states]
-    y = [costs[state.name] for state in states]
-    report.curves.append(Curve(PLOT, "N waiting and N ended chunks", ended, y, "chunks", "ms"))
+    points = {float(state.ended): costs[state.name] for state in states if state.ended == state.waiting}
+    report.curves.append(
+        Curve(PLOT, "N waiting and N ended chunks", list(points), list(points.values()), "chunks", "ms")
+    )
     report.notes.append(
         f"P6: the waiting chunks are in jobs of up to {settings.SLUICE.export_max_chunks_per_job:,}. A window measures "
         f"{scale.window} chunks after the first {scale.first}; the remaining chunks are dropped. The ended chunks "

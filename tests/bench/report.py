@@ -118,7 +118,7 @@ def figure(value: float, unit: str) -> str:
 
 def limit(bound: Bound) -> str:
     return (
-        "" if bound.most is None else f"at most {bound.most:g}{bound.unit if bound.unit == '×' else f' {bound.unit}'}"
+        "" if bound.most is None else f"at most {bound.most:.4g}{bound.unit if bound.unit == '×' else f' {bound.unit}'}"
     )
 
 

@@ -34,7 +34,8 @@ ROOT = Path(__file__).resolve().parents[3]
 INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR")
 # HOME keeps onnxruntime from storing a telemetry ID in the user's home directory. The other variables keep telemetry
 # and OpenBLAS from starting threads at import, because threads do not survive a fork. MALLOC keeps freed memory in the
-# heap. By default, glibc maps and unmaps each large tensor of the OCR models, which adds a tenth to the time of a scan.
+# heap. By default, glibc returns the memory of each large tensor of the OCR models to the kernel, and a scan takes a
+# tenth longer.
 FIXED_VARIABLES = {
     "HOME": "/nonexistent",
     "ORT_DISABLE_TELEMETRY": "1",
