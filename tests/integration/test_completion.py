@@ -536,16 +536,19 @@ def test_a_bundle_that_kills_its_workers_fails(dataset: Dataset, alice: User) ->
     assert job.status == "success"
 
 
+def interrupt_bundle(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def interrupted(*_args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(bundles, "make", interrupted)
+
+
 def test_graceful_shutdown_hands_the_completion_to_another_worker(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job(dataset, alice, 1)
     execution.drain()
-
-    def shut_down(*_args: object) -> None:
-        raise SystemExit
-
-    monkeypatch.setattr(bundles, "make", shut_down)
+    interrupt_bundle(monkeypatch, SystemExit())
     with pytest.raises(SystemExit):
         completion.complete(job.pk)
     job.refresh_from_db()
@@ -561,13 +564,6 @@ def test_an_error_does_not_end_the_shutdown_of_a_completion(
     monkeypatch.setattr(completion, "RELEASE", "SELECT pg_terminate_backend(pg_backend_pid())")
     with pytest.raises(SystemExit):
         completion.drain(job.pk)
-
-
-def interrupt_bundle(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    def interrupted(*_args: object) -> None:
-        raise error
-
-    monkeypatch.setattr(bundles, "make", interrupted)
 
 
 def test_the_time_limit_of_a_worker_ends_an_attempt(
