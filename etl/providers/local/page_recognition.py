@@ -1,8 +1,9 @@
 """Recognition of a page: its words from the text layer or OCR, then its blocks by layout analysis."""
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,9 +50,9 @@ class PageText:
     def text(self) -> str:
         return "\n\n".join(block.text for block in self.blocks() if block.text and not block.left_out)
 
-    def height_of(self, turn: int) -> float:
-        """Return the height of the page after a rotation."""
-        return self.width if turn % 180 else self.height
+    def size_of(self, turn: int) -> tuple[float, float]:
+        """Return the width and height of the page after a rotation."""
+        return (self.height, self.width) if turn % 180 else (self.width, self.height)
 
 
 class PageRecognizer:
@@ -81,7 +82,7 @@ class PageRecognizer:
             picture = page.picture() if page.picture and needs_picture else None
             if picture is not None and part.turn:
                 picture = np.ascontiguousarray(np.rot90(picture, -part.turn // 90))
-            self.add(result, part, picture, page.body)
+            self.add(result, part, partial(self.geometry, picture, *result.size_of(part.turn), page.body))
         result.method = "text" if result.text() else "none"
         return result
 
@@ -99,27 +100,33 @@ class PageRecognizer:
 
     def from_image(self, page: LocalPage) -> PageText:
         image = page.render()
-        parts = self.engine.read(image)
-        turn = -90 * self.engine.quarter_turns % 360
         scale = page.width / image.shape[1] if page.width else POINTS_PER_PIXEL
         result = PageText(parts=[], method="none", width=scale * image.shape[1], height=scale * image.shape[0])
-        upright = np.ascontiguousarray(np.rot90(image, self.engine.quarter_turns))
-        before = self.model.seconds
+        # Most pages are upright. The others are analyzed again.
+        parts = self.engine.read(image, beside=partial(self.geometry, image, result.width, result.height))
+        turns = self.engine.quarter_turns
+        turn = -90 * turns % 360
+
+        def geometry() -> PageGeometry:
+            with self.engine.timed():
+                if self.engine.beside and not turns and len(parts) == 1:
+                    found: PageGeometry = self.engine.beside.result()
+                    return found
+                return self.geometry(np.ascontiguousarray(np.rot90(image, turns)), *result.size_of(turn))
+
         for boxes in parts:
             scale_boxes(boxes, scale)
-            self.add(result, Part(turn=turn, boxes=boxes), upright if len(parts) == 1 else None, 0.0)
-        self.engine.seconds += self.model.seconds - before
+            self.add(result, Part(turn=turn, boxes=boxes), geometry)
         result.method = "ocr" if result.text() else "none"
         result.legibility = self.engine.legibility()
         result.confidence = mean_confidence(box for boxes in parts for box in boxes)
         return result
 
-    def add(self, result: PageText, part: Part, picture: Any, body: float) -> None:
+    def add(self, result: PageText, part: Part, geometry: Callable[[], PageGeometry]) -> None:
         """Add the blocks of a part. If layout analysis fails, add the part as one block, and set `layout_failed`."""
         result.lines += [(part.turn, row) for row in group_rows(part.boxes)]
-        width, height = (result.height, result.width) if part.turn % 180 else (result.width, result.height)
         try:
-            blocks = analyze(part.boxes, self.geometry(picture, width, height, body)) if part.boxes else []
+            blocks = analyze(part.boxes, geometry()) if part.boxes else []
         except (MemoryError, EngineBroken):
             raise
         except Exception as error:  # noqa: BLE001 - a layout error must not lose the text; the worker logs it
@@ -127,7 +134,7 @@ class PageRecognizer:
             blocks = [plain_block(part.boxes)]
         result.parts.append((part.turn, blocks))
 
-    def geometry(self, picture: Any, width: float, height: float, body: float) -> PageGeometry:
+    def geometry(self, picture: Any, width: float, height: float, body: float = 0.0) -> PageGeometry:
         geometry = PageGeometry(width=width, height=height, body=body)
         if picture is not None and max(width, height) < MAX_RATIO * min(width, height):
             scale = picture.shape[1] / width

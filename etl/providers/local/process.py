@@ -33,16 +33,8 @@ ROOT = Path(__file__).resolve().parents[3]
 # Environment variables that the reader process inherits. No credentials, because it parses untrusted files.
 INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR")
 # HOME keeps onnxruntime from storing a telemetry ID in the user's home directory. The other variables keep telemetry
-# and OpenBLAS from starting threads at import, because threads do not survive a fork. MALLOC keeps freed memory in the
-# heap. By default, glibc returns the memory of each large tensor of the OCR models to the kernel, and a scan takes a
-# tenth longer.
-FIXED_VARIABLES = {
-    "HOME": "/nonexistent",
-    "ORT_DISABLE_TELEMETRY": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MALLOC_MMAP_THRESHOLD_": str(1024**3),
-    "MALLOC_TRIM_THRESHOLD_": str(1024**3),
-}
+# and OpenBLAS from starting threads at import, because threads do not survive a fork.
+FIXED_VARIABLES = {"HOME": "/nonexistent", "ORT_DISABLE_TELEMETRY": "1", "OPENBLAS_NUM_THREADS": "1"}
 # Maximum resident memory in bytes and maximum number of threads. Above a limit, the processes are killed.
 MAX_MEMORY, MAX_THREADS = 1024**3, 64
 TOO_MUCH_MEMORY = f"Reading the file takes more than {MAX_MEMORY:,} bytes of memory, which is the limit."

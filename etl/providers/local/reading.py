@@ -101,7 +101,7 @@ class DocumentReader:
             return {"failed": index + 1, "reason": describe_location(error)}
         page.ocr_seconds = self.engine.seconds - seconds
         for turn, blocks in page.parts:
-            self.heads.add(blocks, page.height_of(turn), number=index + 1)
+            self.heads.add(blocks, page.size_of(turn)[1], number=index + 1)
         self.words |= hyphens.words(page.text())
         return page
 
@@ -113,7 +113,7 @@ class DocumentReader:
         prose, letters = is_prose(blocks), sum(len(block.text) for block in blocks)
         for turn, part in page.parts:
             is_marginal = sum(len(block.text) for block in part) < letters / 2  # such as a sideways stamp
-            self.heads.mark(part, page.height_of(turn), number=number, is_prose=prose or is_marginal)
+            self.heads.mark(part, page.size_of(turn)[1], number=number, is_prose=prose or is_marginal)
         restore_if_empty(blocks)
         for block in blocks:
             block.text = hyphens.resolve(block.text, self.words)
