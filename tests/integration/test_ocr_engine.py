@@ -30,7 +30,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
-from etl.providers.local.ocr_engine import create_engine
+from etl.providers.local.rapid_ocr import ParallelRapidOCR
 
 def line(text):
     font = ImageFont.truetype({FONT!r}, 28)
@@ -38,7 +38,7 @@ def line(text):
     ImageDraw.Draw(image).text((8, 6), text, font=font, fill="black")
     return np.asarray(image)[:, :, ::-1]
 
-engine = create_engine(ThreadPoolExecutor(2))
+engine = ParallelRapidOCR(ThreadPoolExecutor(2))
 short, long = line("Total 42"), line("Payable within thirty days of the date of this invoice")
 alone, together = engine.recognize_txt([short]), engine.recognize_txt([short, long])
 print(json.dumps([[*alone.txts, *alone.scores], [together.txts[0], together.scores[0]], together.txts[1]]))

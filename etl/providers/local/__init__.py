@@ -7,7 +7,7 @@ Untrusted documents are parsed in a sandboxed reader process (ADR 13).
 - Reader process: `__main__` enters the `sandbox` and passes requests to `reading`.
 - Page sources: `pdf`, with `words` (the text layer) and `forms`; `images`.
 - `office`: documents without printed pages, such as spreadsheets and emails. A separate package reads e-invoices.
-- OCR: `ocr_engine`. Like a text layer, it produces text `boxes`.
+- OCR: `ocr_engine`, with `rapid_ocr`. Like a text layer, it produces text `boxes`. `onnx_models` loads the models.
 - Layout: `page_recognition` turns boxes into blocks with `layout`, which combines `layout_model`, `rulings`, `tables`,
   `prose`, and the reading `order`. `running_heads` and `hyphens` compare several pages. `page_json` converts the
   blocks to the JSON of the API.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from etl.providers.local.boxes import overlap
-from etl.providers.local.ocr_engine import EngineBroken, create_session, load_engine, thread_count
+from etl.providers.local.onnx_models import EngineBroken, create_session, load_engine, thread_count
 
 MODEL = "layout_cdla.onnx"
 # The block kind of each class of the model, in the model's order.

@@ -11,7 +11,8 @@ import numpy as np
 from etl.providers.local.boxes import Box, Row, bounds, group_rows, mean_confidence
 from etl.providers.local.layout import Block, PageGeometry, analyze, is_plain_prose
 from etl.providers.local.layout_model import LayoutModel
-from etl.providers.local.ocr_engine import Engine, EngineBroken
+from etl.providers.local.ocr_engine import Engine
+from etl.providers.local.onnx_models import EngineBroken
 from etl.providers.local.pages import LocalPage, Part
 from etl.providers.local.rulings import find_rulings
 

@@ -11,7 +11,8 @@ from etl.core.errors import BadDocument, FileCorrupt, FileTooLarge, OcrFailed, T
 from etl.core.formats import OFFICE_FORMATS, DocumentFormat
 from etl.providers.local import hyphens, page_images, page_json
 from etl.providers.local.images import ImagePages
-from etl.providers.local.ocr_engine import Engine, EngineBroken, EngineNotLoaded
+from etl.providers.local.ocr_engine import Engine
+from etl.providers.local.onnx_models import EngineBroken, EngineNotLoaded
 from etl.providers.local.page_recognition import PageRecognizer, PageText, describe_location
 from etl.providers.local.pages import DocumentLimits
 from etl.providers.local.pdf import Pdf
