@@ -25,6 +25,7 @@ engine = Engine()
 {first}
 print({multiplied})
 """
+TEXTS = ["Total 42", "Payable within thirty days of the date of this invoice", "Invoice", "Not later than May"]
 LINES = f"""
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -39,9 +40,16 @@ def line(text):
     return np.asarray(image)[:, :, ::-1]
 
 engine = ParallelRapidOCR(ThreadPoolExecutor(2))
-short, long = line("Total 42"), line("Payable within thirty days of the date of this invoice")
-alone, together = engine.recognize_txt([short]), engine.recognize_txt([short, long])
-print(json.dumps([[*alone.txts, *alone.scores], [together.txts[0], together.scores[0]], together.txts[1]]))
+lines = [line(text) for text in {TEXTS!r}]
+alone, together = [engine.recognize_txt([each]) for each in lines], engine.recognize_txt(lines)
+print(json.dumps([[[*each.txts, *each.scores] for each in alone], [*zip(together.txts, together.scores)]]))
+"""
+NORMALIZED = """
+import numpy as np
+from etl.providers.local.rapid_ocr import DetPreProcess, Preprocess
+image = np.random.default_rng(1).integers(0, 256, (320, 200, 3), np.uint8)
+options = (1280, "max", [0.5, 0.4, 0.3], [0.5, 0.2, 0.1])
+print(np.array_equal(Preprocess(*options)(image), DetPreProcess(*options)(image)))
 """
 
 
@@ -55,7 +63,7 @@ def output(code: str) -> str:
     ("first", "multiplied"),
     [
         ("engine.read(page)", "multiply()"),
-        ("engine.read(page)", "engine.threads.submit(multiply).result()"),
+        ("engine.read(page)", "engine.executor.submit(multiply).result()"),
         ("LayoutModel().find(page, 1.0)", "multiply()"),
     ],
 )
@@ -67,10 +75,14 @@ def test_models_treat_denormals_as_zero(first: str, multiplied: str) -> None:
 @pytest.mark.slow
 def test_a_line_is_recognized_identically_alone_and_among_others() -> None:
     """Padding lines to the width of the longest line would take longer and change the result."""
-    alone, together, long = json.loads(output(LINES))
+    alone, together = json.loads(output(LINES))
     assert alone == together
-    assert alone[0] == "Total 42"
-    assert long == "Payable within thirty days of the date of this invoice"
+    assert [text for text, _ in together] == TEXTS
+
+
+@pytest.mark.slow
+def test_the_normalization_by_a_table_equals_that_of_rapidocr() -> None:
+    assert output(NORMALIZED).strip() == "True"
 
 
 @pytest.mark.parametrize("width", [1, 2, 20])

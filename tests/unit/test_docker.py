@@ -32,7 +32,7 @@ from config.env import Environment
 from config.platform.http import health, metrics
 from config.platform.observability import counters
 from etl.ingest import multipart
-from etl.providers.local import rapid_ocr
+from etl.providers.local import onnx_models
 from tests.waiting import wait_until
 
 PROJECT = Path(__file__).parents[2]
@@ -698,6 +698,8 @@ def test_ocr_packages_are_in_a_separate_layer() -> None:
 def test_model_weights_come_only_from_packages() -> None:
     weights = {str(file) for file in files("rapidocr") or () if file.suffix == ".onnx"}
 
-    assert {f"rapidocr/models/{name}" for name in (rapid_ocr.DETECTION_MODEL, rapid_ocr.RECOGNITION_MODEL)} <= weights
+    assert {
+        f"rapidocr/models/{name}" for name in (onnx_models.DETECTION_MODEL, onnx_models.RECOGNITION_MODEL)
+    } <= weights
     ours = [line[1:] for line in (PROJECT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     assert not [file for name in ours for file in (PROJECT / name).rglob("*.onnx")]

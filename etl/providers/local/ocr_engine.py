@@ -4,7 +4,7 @@ The engine is loaded for the first page that needs it.
 """
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from math import atan2, cos, hypot, sin
@@ -35,9 +35,10 @@ class Engine:
         # Confidence of all lines of the last image, including omitted ones, with their width divided by their height.
         self.scores: list[tuple[float, float]] = []
         self.quarter_turns = 0  # counterclockwise rotation that made the last image upright
-        # Starts its threads after the models have been loaded, because threads inherit the treatment of denormals.
-        self.threads = ThreadPoolExecutor(thread_count())
-        self.beside: Future[Any] | None = None  # see `read`
+        # Starts a thread only for a task, so after the models have been loaded: threads inherit the treatment of
+        # denormals.
+        self.executor = ThreadPoolExecutor(thread_count())
+        self.background: Future[Any] | None = None  # see `read`
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -47,34 +48,43 @@ class Engine:
         finally:
             self.seconds += perf_counter() - started
 
-    def read(self, image: Any, *, beside: Callable[[], object] | None = None) -> list[list[Box]]:
+    def read(self, image: Any, *, background: Callable[[], object] | None = None) -> list[list[Box]]:
         """Return the lines of an image of BGR pixels. A strip has several parts, from top to bottom. Raises
         EngineBroken.
 
-        `beside`: a task that another thread performs while lines are recognized. It is not performed if the image has
-        no lines. The attribute `beside` is its result.
+        `background`: a task that another thread performs while lines are recognized, unless the image has no lines. It
+        has ended when this method returns. The attribute `background` is its future, or None.
         """
-        self.scores, self.beside = [], None
+        self.scores, self.background = [], None
         with self.timed():
             self.load()
-            self.engine.start_beside = partial(self.start, beside) if beside else None
+            self.engine.on_detected = partial(self.start, background) if background else None
             try:
                 parts = self.read_upright(image)
             except MemoryError:
                 raise
             except Exception as error:  # any exception of the engine
                 raise EngineBroken from error
+            finally:
+                self.engine.on_detected = None
+                self.wait()
         return [deskew(part) for part in parts]
 
     def start(self, task: Callable[[], object]) -> None:
-        """Start a task, unless it has been started for another part or orientation of the image."""
-        self.beside = self.beside or self.threads.submit(task)
+        """Start the task, unless it has been started for another part or orientation of the image."""
+        self.background = self.background or self.executor.submit(task)
+
+    def wait(self) -> None:
+        """Wait for the task, so that it does not take memory together with a detection."""
+        if self.background:
+            wait([self.background])
 
     def read_upright(self, image: Any) -> list[list[Box]]:
         """Return the lines of the image in the orientation with the highest confidence."""
         parts, scores, self.quarter_turns = self.read_parts(image), self.scores, 0
         for turns in other_orientations(parts):
             self.scores = []
+            self.wait()
             rotated = self.read_parts(np.ascontiguousarray(np.rot90(image, turns)))
             if confidence(rotated) > confidence(parts):
                 parts, scores, self.quarter_turns = rotated, self.scores, turns
@@ -99,7 +109,7 @@ class Engine:
     def create_engine(self) -> Any:
         from etl.providers.local.rapid_ocr import ParallelRapidOCR
 
-        return ParallelRapidOCR(self.threads)
+        return ParallelRapidOCR(self.executor)
 
     def lines(self, image: Any, top: int) -> Iterator[Box]:
         """Yield the lines of a part of an image. `top`: the first pixel row of the part."""

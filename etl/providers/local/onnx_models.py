@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+DETECTION_MODEL, RECOGNITION_MODEL = "PP-OCRv6_det_small.onnx", "PP-OCRv6_rec_small.onnx"
+
 
 class EngineBroken(Exception):
     """The engine failed for a reason other than the document."""
@@ -30,14 +32,17 @@ def create_session(model: Path, *, threads: int) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    # Otherwise, the memory of a document with pages of many sizes grows with each page.
+    # A memory pattern is one block for all tensors of a run. Blocks of pages of different sizes cannot replace each
+    # other, so with them, memory grows with each size.
     options.enable_mem_pattern = False
     options.log_severity_level = 4  # only fatal errors
     # By default, idle threads spin, which doubles the time per page if several workers share the cores.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # Denormals slow down two layers of the detection model, which then take most of its time. The result is the same.
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    # By default, the arena doubles.
+    provider = ("CPUExecutionProvider", {"arena_extend_strategy": "kSameAsRequested"})
+    return onnxruntime.InferenceSession(str(model), options, providers=[provider])
 
 
 def thread_count() -> int:

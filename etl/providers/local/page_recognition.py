@@ -104,16 +104,17 @@ class PageRecognizer:
         scale = page.width / image.shape[1] if page.width else POINTS_PER_PIXEL
         result = PageText(parts=[], method="none", width=scale * image.shape[1], height=scale * image.shape[0])
         # Most pages are upright. The others are analyzed again.
-        parts = self.engine.read(image, beside=partial(self.geometry, image, result.width, result.height))
+        parts = self.engine.read(image, background=partial(self.geometry, image, result.width, result.height))
         turns = self.engine.quarter_turns
         turn = -90 * turns % 360
 
         def geometry() -> PageGeometry:
             with self.engine.timed():
-                if self.engine.beside and not turns and len(parts) == 1:
-                    found: PageGeometry = self.engine.beside.result()
+                if self.engine.background and not turns and len(parts) == 1:
+                    found: PageGeometry = self.engine.background.result()
                     return found
-                return self.geometry(np.ascontiguousarray(np.rot90(image, turns)), *result.size_of(turn))
+                picture = np.ascontiguousarray(np.rot90(image, turns)) if len(parts) == 1 else None
+                return self.geometry(picture, *result.size_of(turn))
 
         for boxes in parts:
             scale_boxes(boxes, scale)

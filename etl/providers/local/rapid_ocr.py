@@ -11,17 +11,16 @@ from typing import Any
 import cv2
 import numpy as np
 import rapidocr
-from omegaconf import OmegaConf
+from omegaconf import DictConfig
 from rapidocr import RapidOCR
 from rapidocr.ch_ppocr_det.main import TextDetector
 from rapidocr.ch_ppocr_det.utils import DetPreProcess
 from rapidocr.ch_ppocr_rec import TextRecInput, TextRecOutput
 from rapidocr.ch_ppocr_rec.main import TextRecognizer
 
-from etl.providers.local.onnx_models import create_session, thread_count
+from etl.providers.local.onnx_models import DETECTION_MODEL, RECOGNITION_MODEL, create_session, thread_count
 from etl.providers.local.pages import MAX_LONG_SIDE
 
-DETECTION_MODEL, RECOGNITION_MODEL = "PP-OCRv6_det_small.onnx", "PP-OCRv6_rec_small.onnx"
 # Lines are detected in a smaller image than the one for recognition. The result is the same, in a third of the time.
 MAX_DETECTION_SIDE = 1280
 # Each line is recognized separately, padded to a minimum width in pixels. More padding takes time and causes errors.
@@ -47,17 +46,17 @@ class Detector(TextDetector):
 
 
 class ParallelRapidOCR(RapidOCR):
-    """RapidOCR that recognizes several lines at once, by `threads`.
+    """RapidOCR that recognizes a line in each thread of the executor.
 
     `scores`: the confidence of all lines of the last image, including those that RapidOCR omits because of empty text
-    or low confidence, with their width divided by their height. `start_beside` is called after detection, which takes
+    or low confidence, with their width divided by their height. `on_detected` is called after detection, which takes
     the most memory.
     """
 
     text_det: Any
     text_rec: Any
 
-    def __init__(self, threads: Executor) -> None:
+    def __init__(self, executor: Executor) -> None:
         super().__init__(
             params={
                 "Global.use_cls": False,
@@ -68,19 +67,19 @@ class ParallelRapidOCR(RapidOCR):
                 "Rec.rec_img_shape": [3, LINE_HEIGHT, MIN_LINE_WIDTH],
             }
         )
-        self.threads = threads
+        self.executor = executor
         self.scores: list[tuple[float, float]] = []
-        self.start_beside: Callable[[], None] | None = None
+        self.on_detected: Callable[[], None] | None = None
         cv2.setNumThreads(1)
         self.text_det = Detector(with_model(self.cfg.Det, DETECTION_MODEL, threads=thread_count()))
         self.text_rec = TextRecognizer(with_model(self.cfg.Rec, RECOGNITION_MODEL, threads=1))
 
     def recognize_txt(self, img: list[Any]) -> TextRecOutput:
-        if self.start_beside:
-            self.start_beside()
+        if self.on_detected:
+            self.on_detected()
         longest_first = sorted(range(len(img)), key=lambda index: aspect(img[index]), reverse=True)
         lines = [TextRecInput(img=[img[index]]) for index in longest_first]
-        found = dict(zip(longest_first, self.threads.map(self.text_rec, lines), strict=True))
+        found = dict(zip(longest_first, self.executor.map(self.text_rec, lines), strict=True))
         in_order = [found[index] for index in range(len(img))]
         texts, scores, words = (
             [getattr(line, name)[0] for line in in_order] for name in ("txts", "scores", "word_results")
@@ -95,7 +94,7 @@ class ParallelRapidOCR(RapidOCR):
 def with_model(options: Any, name: str, *, threads: int) -> Any:
     """Return the options of a part of RapidOCR with a loaded model of its package."""
     session = create_session(Path(rapidocr.__file__).parent / "models" / name, threads=threads)
-    return OmegaConf.create({**options, "session": session, "font_path": None}, flags={"allow_objects": True})
+    return DictConfig({**options, "session": session, "font_path": None}, flags={"allow_objects": True})
 
 
 def aspect(line: Any) -> float:
