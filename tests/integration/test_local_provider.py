@@ -78,7 +78,7 @@ def failing_provider(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
         (folder / "sitecustomize.py").write_text(f"""
 import sys
 sys.path.append({str(PROJECT)!r})
-from etl.providers.local import layout_model, page_recognition, page_images, reading, ocr_engine, words
+from etl.providers.local import layout_model, page_recognition, page_images, rapid_ocr, reading, ocr_engine, words
 from etl.providers.local.office import reading as office
 *names, last = {place!r}.split(".")
 owner = globals()[names[0]]
@@ -564,7 +564,9 @@ def test_an_exception_while_a_page_is_drawn_is_logged_and_counted(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["ocr_engine.Engine.read_upright", "layout_model.to_input"])
+@pytest.mark.parametrize(
+    "place", ["ocr_engine.Engine.read_upright", "rapid_ocr.TextRecognizer.__call__", "layout_model.to_input"]
+)
 def test_an_exception_in_a_model_fails_the_document(
     failing_provider: Callable[[str], LocalProvider], scan: Document, place: str
 ) -> None:
