@@ -6,7 +6,7 @@ processes run, besides beat and the other workers. There are two measurements:
 - Windows. The tables contain this number of ended chunks, with their events and cached files, and as many waiting
   chunks, in jobs of the maximum size. Several hundred waiting chunks are run, and the rest is dropped, because running
   100,000 would take a quarter of an hour. The smallest job is also measured with the largest number of ended chunks.
-- Whole jobs in empty tables, from the submission to the receipt: a small one, a large one, and a small one again.
+- Whole jobs in empty tables, from the submission to the receipt: a small one and a large one, alternating.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from django.utils import timezone
 from exports.core import planning, wakeups
 from exports.models import Chunk, Dataset, Job, Slot
 from tests.bench import site
-from tests.bench.alternation import Measurement, alternate, log_progress
+from tests.bench.alternation import Measurement, alternate
 from tests.bench.report import Curve, Report
 from tests.waiting import let_pass, wait_until
 
@@ -84,12 +84,16 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
         state.name: partial(cost_in_window, dataset, user, state, scale)
         for state in (*states, smallest_with_most_ended)
     }
+    whole_jobs: dict[str, Measurement] = {
+        f"a job of {chunks:,}": partial(whole_job_cost, dataset, user, chunks) for chunks in scale.whole
+    }
+    rounds = 1 if quick else rounds
     with site.running_workers(CHILDREN):
         whole_job_cost(dataset, user, scale.whole[0])  # warm up
-        windows = alternate(alternatives, rounds=1 if quick else rounds, warm_up=False)
-        whole = whole_job_costs(dataset, user, scale)
+        windows = alternate(alternatives, rounds=rounds, warm_up=False)
+        whole = alternate(whole_jobs, rounds=rounds, warm_up=False)
     report_windows(report, windows, states, scale)
-    report_whole_jobs(report, whole)
+    report_whole_jobs(report, whole, scale.whole)
 
 
 # ---- Windows --------------------------------------------------------------------------------------------------------
@@ -196,15 +200,6 @@ def run_statements(statements: str) -> None:
 # ---- Whole jobs -----------------------------------------------------------------------------------------------------
 
 
-def whole_job_costs(dataset: Dataset, user: User, scale: Scale) -> dict[int, list[float]]:
-    small, large = scale.whole
-    costs: dict[int, list[float]] = {small: [], large: []}
-    for chunks in (small, large, small):
-        costs[chunks].append(whole_job_cost(dataset, user, chunks))
-        log_progress(f"a whole job of {chunks:,}: {costs[chunks][-1]:.3f}")
-    return costs
-
-
 def whole_job_cost(dataset: Dataset, user: User, chunks: int) -> float:
     """Return milliseconds per chunk, from the submission of a job to its receipt."""
     pause(dataset)
@@ -239,16 +234,10 @@ def report_windows(report: Report, windows: dict[str, list[float]], states: Sequ
     )
 
 
-def report_whole_jobs(report: Report, whole: dict[int, list[float]]) -> None:
-    measured = {f"a job of {chunks:,}": values for chunks, values in whole.items()}
-    report.times(
-        "P6", measured, title="P6, whole jobs to the receipt: the small one before and after the large one", **UNIT
-    )
-    costs = {chunks: median(values) for chunks, values in whole.items()}
-    small, large = costs.keys()
-    report.bound(
-        "P6", f"cost per chunk: a whole job of {large:,}, relative to {small:,}", costs[large] / costs[small], GROWTH
-    )
-    sizes = [float(chunks) for chunks in costs]
+def report_whole_jobs(report: Report, whole: dict[str, list[float]], sizes: tuple[int, int]) -> None:
+    rounds = len(next(iter(whole.values())))
+    report.times("P6", whole, title=f"P6, whole jobs to the receipt, median of {rounds}, alternating", **UNIT)
+    small, large = costs = [median(values) for values in whole.values()]
+    report.bound("P6", f"cost per chunk: a whole job of {sizes[1]:,}, relative to {sizes[0]:,}", large / small, GROWTH)
     curve = "a whole job of N chunks, until its receipt"
-    report.curves.append(Curve(PLOT, curve, sizes, list(costs.values()), "chunks", "ms"))
+    report.curves.append(Curve(PLOT, curve, [float(size) for size in sizes], costs, "chunks", "ms"))
