@@ -57,8 +57,14 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
-def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
-    return {**browser_type_launch_args, "executable_path": chromium(), "args": list(NO_BACKGROUND_REQUESTS)}
+def browser_type_launch_args(
+    browser_type_launch_args: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    return browser_type_launch_args | {
+        "executable_path": chromium(),
+        "args": list(NO_BACKGROUND_REQUESTS),
+        "env": screenshot.environment(tmp_path_factory.mktemp("chromium")),
+    }
 
 
 @pytest.fixture(scope="session")

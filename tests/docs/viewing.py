@@ -3,6 +3,7 @@
 Playwright runs in a separate thread, because its event loop may already be running in this one, for other tests.
 """
 
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 from playwright.sync_api import Browser, sync_playwright
 
+from config.dev.demo import screenshot
 from tests.browser.conftest import NO_BACKGROUND_REQUESTS, chromium
 
 T = TypeVar("T")
@@ -44,8 +46,10 @@ def in_browser(action: Callable[[Browser], T]) -> T:
 
 
 def run(action: Callable[[Browser], T]) -> T:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=list(NO_BACKGROUND_REQUESTS))
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium(), args=list(NO_BACKGROUND_REQUESTS), env=screenshot.environment(folder)
+        )
         try:
             return action(browser)
         finally:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 import time
 from pathlib import Path
 
@@ -20,14 +21,19 @@ def browser() -> str | None:
     return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUMS)), None)
 
 
+def environment(folder: str | Path) -> dict[str, str | float | bool]:
+    """Return environment variables for Chromium, so that it writes into this folder and not into the home directory."""
+    return {**os.environ, "XDG_CONFIG_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
+
+
 def take(stack: local.Stack, task_id: int, *, executable: str, file: Path) -> str:
     """Save the screenshot, and return the highlighted element: a citation, or a block of text if there is none.
 
     Raises CheckFailed and Playwright's errors.
     """
     arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    with sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=executable, args=arguments)
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=executable, args=arguments, env=environment(folder))
         try:
             page = chromium.new_page(base_url=stack.url, viewport={"width": 1280, "height": 900})
             page.set_default_timeout(WAIT_MS)
