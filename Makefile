@@ -16,8 +16,6 @@ MODEL_INSTALLED := .venv-model/installed
 # servers.
 OFFLINE := LOG_LEVEL=ERROR SECRET_KEY=only-for-checks-0123456789abcdef-0123456789abcdef-0123456789 DATABASE_URL=postgresql://127.0.0.1:9/none?connect_timeout=1 \
   ALLOWED_HOSTS=none TRUSTED_PROXY_CIDRS=127.0.0.1/32 REDIS_URL=redis://127.0.0.1:9/0 S3_BUCKET=none S3_ACCESS_KEY_ID=none S3_SECRET_ACCESS_KEY=none
-# Matplotlib writes its cache there instead of into the home directory.
-export MPLCONFIGDIR := $(CURDIR)/.local/matplotlib
 # The number of test processes, each with its own servers. Most tests wait more than they compute.
 TESTERS := 3
 # Other document readers, for comparison only.
