@@ -3,7 +3,6 @@
 Playwright runs in a separate thread, because its event loop may already be running in this one, for other tests.
 """
 
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 from config.dev.demo import screenshot
 from tests.browser.conftest import NO_BACKGROUND_REQUESTS, chromium
@@ -46,11 +45,5 @@ def in_browser(action: Callable[[Browser], T]) -> T:
 
 
 def run(action: Callable[[Browser], T]) -> T:
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium(), args=list(NO_BACKGROUND_REQUESTS), env=screenshot.environment(folder)
-        )
-        try:
-            return action(browser)
-        finally:
-            browser.close()
+    with screenshot.launched(chromium(), NO_BACKGROUND_REQUESTS) as browser:
+        return action(browser)

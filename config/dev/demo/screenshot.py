@@ -4,9 +4,11 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from config.dev.demo.checks import require
 from config.dev.stack import local
@@ -26,25 +28,31 @@ def environment(folder: str | Path) -> dict[str, str | float | bool]:
     return {**os.environ, "XDG_CONFIG_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
 
 
+@contextmanager
+def launched(executable: str, arguments: Sequence[str]) -> Iterator[Browser]:
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=executable, args=arguments, env=environment(folder))
+        try:
+            yield chromium
+        finally:
+            chromium.close()
+
+
 def take(stack: local.Stack, task_id: int, *, executable: str, file: Path) -> str:
     """Save the screenshot, and return the highlighted element: a citation, or a block of text if there is none.
 
     Raises CheckFailed and Playwright's errors.
     """
     arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=executable, args=arguments, env=environment(folder))
-        try:
-            page = chromium.new_page(base_url=stack.url, viewport={"width": 1280, "height": 900})
-            page.set_default_timeout(WAIT_MS)
-            sign_in(page, stack)
-            page.goto(f"/app/documents/{task_id}")
-            wait_for_images(page)
-            page.locator("#image-1").scroll_into_view_if_needed()
-            highlighted = highlight(page)
-            page.screenshot(path=file)
-        finally:
-            chromium.close()
+    with launched(executable, arguments) as chromium:
+        page = chromium.new_page(base_url=stack.url, viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(WAIT_MS)
+        sign_in(page, stack)
+        page.goto(f"/app/documents/{task_id}")
+        wait_for_images(page)
+        page.locator("#image-1").scroll_into_view_if_needed()
+        highlighted = highlight(page)
+        page.screenshot(path=file)
     return highlighted
 
 
